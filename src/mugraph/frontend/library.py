@@ -8,8 +8,8 @@ biases cost nothing once they are multiplied into the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -80,6 +80,12 @@ class LibraryKernel:
     def nodes(self) -> tuple[fx.Node, ...]:
         """Its calls, in order."""
         return (self.product, *self.affine, *(node for node in (self.sum, self.activation) if node is not None))
+
+    def of_copies(self, copies: Mapping[fx.Node, fx.Node]) -> LibraryKernel:
+        """The same kernel in another graph, which has copies of its calls."""
+        added, activation = (node and copies[node] for node in (self.sum, self.activation))
+        affine = tuple(copies[node] for node in self.affine)
+        return replace(self, product=copies[self.product], affine=affine, sum=added, activation=activation)
 
     @property
     def result(self) -> fx.Node:

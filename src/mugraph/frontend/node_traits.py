@@ -27,9 +27,9 @@ from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
 from mugraph.frontend.torch_casts import DTYPES, INTEGERS, rounds, tensor_of
 from mugraph.ir.cores import bytes_read, has_lookups
-from mugraph.ir.graph import Graph
+from mugraph.ir.graph import Graph, Node
 from mugraph.ir.index_maps import Structure
-from mugraph.ir.ops import OPERATORS, Kind, flops_of, is_reduction, is_scan
+from mugraph.ir.ops import OPERATORS, Kind, Operator, flops_of, is_reduction, is_scan
 from mugraph.ir.parts import has_parts
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather"})
@@ -48,14 +48,26 @@ class CallWork:
 
 def work_of_call(node: fx.Node) -> CallWork:
     """What a call costs when torch runs it alone; views, and parts of several results, cost nothing."""
-    given = _tensors(node)
-    name = getattr(getattr(node.target, "overloadpacket", None), "__name__", None)
-    view = getattr(node.target, "is_view", False) or name in _VIEWS
-    if not given or view or node.target is operator.getitem:
-        return CallWork()
-    gathers = name in _GATHERING
+    return CallWork() if _is_free(node) else CallWork(bytes_of_call(node), _flops_of_call(node, _tensors(node)))
+
+
+def bytes_of_call(node: fx.Node) -> int:
+    """Bytes that a call reads and writes when torch runs it alone."""
+    if _is_free(node):
+        return 0
+    gathers = _name(node) in _GATHERING
     read = [node if gathers and source is node.args[0] else source for source in node.all_input_nodes]
-    return CallWork(sum(map(bytes_of, (*read, node))), _flops_of_call(node, given))
+    return sum(map(bytes_of, (*read, node)))
+
+
+def _is_free(node: fx.Node) -> bool:
+    """Whether a call gives no tensor of its own: views, and parts of several results."""
+    view = getattr(node.target, "is_view", False) or _name(node) in _VIEWS
+    return view or node.target is operator.getitem or not _tensors(node)
+
+
+def _name(node: fx.Node) -> str | None:
+    return getattr(getattr(node.target, "overloadpacket", None), "__name__", None)
 
 
 def _tensors(node: fx.Node) -> list[torch.Tensor]:
@@ -100,10 +112,17 @@ _BOTTLENECK = 4
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A matrix product: its inner dimension, and how many products run side by side."""
+    """A matrix product: its inner dimension, how many products run side by side, and the rows and columns of each."""
 
     inner: int
     batch: int
+    rows: int
+    columns: int
+
+    @property
+    def flops(self) -> int:
+        """Operations of all products that run side by side."""
+        return 2 * self.batch * self.rows * self.columns * self.inner
 
     def feeds(self, later: Contraction) -> bool:
         """Whether one kernel can sensibly compute `later` from this: in a common batch, or through a narrow tensor.
@@ -117,8 +136,8 @@ class Contraction:
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What a call does: the contractions in it, whether it reduces, its exponentials, whether it computes at all, whether it
-    takes tensors apart or puts them together, whether something runs along a dimension in it, and whether it looks something
-    up."""
+    takes tensors apart or puts them together, whether something runs along a dimension in it, whether it looks something up,
+    and whether it is linear in each tensor, up to a constant."""
 
     contractions: tuple[Contraction, ...] = ()
     reduces: bool = False
@@ -127,6 +146,7 @@ class Traits:
     parts: bool = False
     scans: bool = False
     looks_up: bool = False
+    linear: bool = False
 
     @property
     def moves(self) -> bool:
@@ -326,8 +346,16 @@ def _traits(program: Graph) -> Traits:
             if math.prod(shape) <= TINY_MATRIX:
                 reduces = True
             else:
-                contractions.append(Contraction(shape[-1], math.prod(node.output.shape[:-2])))
+                *batch, height, width = node.output.shape
+                contractions.append(Contraction(shape[-1], math.prod(batch), height, width))
     exponentials = sum(row.kind is Kind.EXPONENTIATION for _, row in rows)
     computes, parts = any(row.structure not in _MOVING for _, row in rows), has_parts(program)
     looks_up = has_lookups(program)
-    return Traits(tuple(contractions), reduces or (computes and parts), exponentials, computes, parts, scans, looks_up)
+    linear = all(_is_linear(node, row) for node, row in rows)
+    return Traits(tuple(contractions), reduces or (computes and parts), exponentials, computes, parts, scans, looks_up, linear)
+
+
+def _is_linear(node: Node, row: Operator) -> bool:
+    """Whether an operator is linear in each of its operands, and none is there twice, as in a square."""
+    squares = row.elementwise and len(set(node.inputs)) < max(len(node.inputs), 2)
+    return row.kind is Kind.DATA or (row.kind is Kind.MULTILINEAR and not squares)

@@ -41,7 +41,7 @@ from mugraph.frontend.torch_casts import draws_random_numbers, note_roundings, t
 from mugraph.ir.graph import Graph, Tensor
 from mugraph.ir.parts import objection
 
-_LARGEST = 4
+LARGEST = 4
 """Contractions in one piece: the search takes minutes for more."""
 _FEW_PARTS = 2
 """Parts of a product that a piece computes one by one, as gated linear units have two."""
@@ -67,6 +67,17 @@ class Piece:
     """Which inputs of `program` have the channels last that are the second dimension of what the piece reads."""
     image_results: frozenset[int] = frozenset()
     """Which outputs of `program` have those of what others read of the piece (`mugraph.frontend.channels_last`)."""
+
+    @property
+    def copies(self) -> dict[fx.Node, fx.Node]:
+        """What stands in `torch_graph` for its inputs and its calls."""
+        own = [node for node in self.torch_graph.nodes if node.op != "output"]
+        return dict(zip((*self.inputs, *self.nodes), own, strict=True))
+
+    def of_copies(self, copies: Mapping[fx.Node, fx.Node]) -> Piece:
+        """The same piece in another graph, which has copies of its calls and of what they read."""
+        nodes, inputs, outputs = (tuple(copies[node] for node in nodes) for nodes in (self.nodes, self.inputs, self.outputs))
+        return replace(self, nodes=nodes, inputs=inputs, outputs=outputs)
 
     @property
     def masks(self) -> tuple[int, ...]:
@@ -106,6 +117,8 @@ class Partition:
     pieces: tuple[Piece, ...]
     left: tuple[Left, ...]
     library: tuple[LibraryKernel, ...] = ()
+    traits: Mapping[fx.Node, Traits] = field(default_factory=dict)
+    """What each call does that could be part of a program, whoever runs it."""
 
     @property
     def byte_share(self) -> float:
@@ -139,7 +152,17 @@ class Partition:
         dropped = list(steps)
         more = [Left(node, reason, step.level) for step in dropped for node in step.nodes]
         pieces = tuple(piece for piece in self.pieces if piece not in dropped)
-        return Partition(pieces, (*self.left, *more), tuple(kernel for kernel in self.library if kernel not in dropped))
+        library = tuple(kernel for kernel in self.library if kernel not in dropped)
+        return replace(self, pieces=pieces, left=(*self.left, *more), library=library)
+
+    def with_joined(self, joined: Iterable[Piece]) -> Partition:
+        """The partition with pieces in the place of all pieces, library kernels and calls left to torch that they are made of."""
+        more = tuple(joined)
+        taken = {node for piece in more for node in piece.nodes}
+        pieces = tuple(piece for piece in self.pieces if taken.isdisjoint(piece.nodes))
+        library = tuple(kernel for kernel in self.library if taken.isdisjoint(kernel.nodes))
+        left = tuple(left for left in self.left if left.node not in taken)
+        return replace(self, pieces=(*pieces, *more), left=left, library=library)
 
 
 def partition(
@@ -168,6 +191,7 @@ def partition(
     masks = {mask for mask in map(unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
+    able = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     before = set(calls[:end])
     called = [kernel for kernel in library if before.issuperset(kernel.nodes)]
     verdicts |= {node: "a library kernel has it" for kernel in called for node in kernel.nodes}
@@ -182,7 +206,7 @@ def partition(
     last = 1 + max(levels.values(), default=0)
     after = [Left(node, "it runs after a call that changes its operands", last) for node in calls[end:]]
     kernels = tuple(replace(kernel, level=levels[kernel.product]) for kernel in called)
-    return Partition(tuple(pieces), (*left, *splitter.left, *after), kernels)
+    return Partition(tuple(pieces), (*left, *splitter.left, *after), kernels, able | traits)
 
 
 def _look_up_on_each_level(graph: fx.Graph, traits: dict[fx.Node, Traits], levels: dict[fx.Node, int]) -> None:
@@ -270,7 +294,7 @@ class _Splitter:
         """The pieces of one group; what is in none of them joins `left`."""
         kept = self._trimmed(nodes)
         contractions = sum(len(self.traits[node].contractions) for node in kept)
-        if contractions > _LARGEST:
+        if contractions > LARGEST:
             return self._branches(kept, contractions)
         if not any(self.traits[node].computes for node in kept):
             self._leave(kept, "it computes nothing that could be put into one kernel with something else")
@@ -338,7 +362,7 @@ class _Splitter:
             groups.setdefault((stages[node], kinds[node]), []).append(node)
         parts = [part for _, group in sorted(groups.items(), key=lambda item: item[0]) for part in self.components(group)]
         if len(parts) == 1:
-            self._leave(nodes, f"one of {contractions} contractions that depend on each other; at most {_LARGEST} are searched")
+            self._leave(nodes, f"one of {contractions} contractions that depend on each other; at most {LARGEST} are searched")
             return []
         return [piece for part in parts for piece in self.pieces(part)]
 
@@ -361,7 +385,7 @@ class _Splitter:
             own = {node} if self.traits[node].contractions else set()
             above[node] = own.union(*(above[source] for source in node.all_input_nodes if source in above))
         counts = {node: sum(len(self.traits[source].contractions) for source in above[node]) for node in nodes}
-        return {node for node in nodes if counts[node] > _LARGEST}
+        return {node for node in nodes if counts[node] > LARGEST}
 
     def _trimmed(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
         """Without first views that others read too, and final calls that are views or made of what is read outside anyway."""

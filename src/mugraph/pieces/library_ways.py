@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -155,10 +155,9 @@ def weights_of(piece: Piece) -> tuple[str, ...]:
 
 def with_packed_weights(piece: Piece, layers: Iterable[LibraryKernel]) -> fx.GraphModule:
     """The calls of a piece as PyTorch makes them, but for linear layers of it, whose weights are packed."""
-    calls = [node for node in piece.torch_graph.nodes if node.op == "call_function"]
-    copies = dict(zip(piece.nodes, calls, strict=True))
-    own = (replace(each, product=copies[each.product], activation=each.activation and copies[each.activation]) for each in layers)
-    whole = Partition((), tuple(Left(call, "", 0) for call in calls)).with_library(own)
+    copies = piece.copies
+    left = tuple(Left(copies[node], "", 0) for node in piece.nodes)
+    whole = Partition((), left).with_library(layer.of_copies(copies) for layer in layers)
     return spliced(as_torch(piece), whole, {}, {kernel: packed(kernel, Layout.CONTIGUOUS) for kernel in whole.library})
 
 
