@@ -137,14 +137,14 @@ def test_convolutions_take_their_norms_along() -> None:
 
 def test_a_program_that_the_library_beats_is_cut_at_its_linear_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands around the layers is still one kernel each."""
-    against = piece_optimizer.against_torch
+    against = piece_optimizer.against
 
     def beaten(piece: Any, result: Any, module: Any) -> Any:
         outcome = against(piece, result, module)
         contractions = any("linear" in node.name or "addmm" in node.name or "mm" in node.name for node in piece.nodes)
         return type(outcome)(rounds=20, won=0, speedup=0.5) if contractions else type(outcome)(rounds=20, won=20, speedup=2.0)
 
-    monkeypatch.setattr(piece_optimizer, "against_torch", beaten)
+    monkeypatch.setattr(piece_optimizer, "against", beaten)
     norm, up, gate = nn.RMSNorm(48), nn.Linear(48, 96), nn.Linear(48, 96)
 
     def gated(x: torch.Tensor) -> torch.Tensor:

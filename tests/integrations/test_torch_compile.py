@@ -412,7 +412,7 @@ def test_a_graph_that_cannot_be_split_is_run_by_torch_or_is_an_error(
 
 
 def test_kernels_that_do_not_beat_torch_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(piece_optimizer, "against_torch", lambda piece, result, module: Duel(rounds=20, won=2, speedup=0.5))
+    monkeypatch.setattr(piece_optimizer, "against", lambda piece, result, module: Duel(rounds=20, won=2, speedup=0.5))
     model, x = nn.Sequential(Mlp(), Mlp()).eval(), torch.randn(4, 32)
     with torch.no_grad(), caplog.at_level(logging.INFO, logger="mugraph"):
         torch.testing.assert_close(compiled(model, keep="faster", pack=False)(x), model(x))
@@ -461,7 +461,7 @@ def test_a_speed_that_was_measured_under_load_is_measured_again_without(
 ) -> None:
     monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
     measured = unittest.mock.Mock(return_value=Duel(rounds=20, won=20, speedup=2.0))
-    monkeypatch.setattr(piece_optimizer, "against_torch", measured)
+    monkeypatch.setattr(piece_optimizer, "against", measured)
     model, x = Mlp().eval(), torch.randn(4, 32)
     with torch.no_grad():
         for load in loads:

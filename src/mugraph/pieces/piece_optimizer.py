@@ -187,6 +187,12 @@ class Optimizer:
         """The results of the distinct programs so far, also of those that torch runs all the same."""
         return tuple(outcome.result for outcome in self._outcomes.values() if outcome.result is not None)
 
+    @property
+    def measures(self) -> bool:
+        """Whether what runs is what was timed to be the fastest here."""
+        timed = self.options.profile and self.options.keep == "faster"
+        return timed and machine_for(self.options.target).available
+
     def untested(self, results: Iterable[Superoptimized]) -> list[Untested]:
         """The results that are to be tested while they are used."""
         kernels = dict.fromkeys(result.executable for result in results)
@@ -310,7 +316,7 @@ class Optimizer:
         if self.options.keep == "all" or not (self.options.profile and result.executable.machine.available):
             return ""
         module, packed = self._as_torch(piece)
-        outcome = self._duel(piece, result, module, packed)
+        outcome = self.duel(piece, result, module, str(packed))
         library = " with packed weights" if packed else ""
         return "" if outcome.clear else f"its kernels are not clearly faster than torch{library} ({outcome.speedup:.2f}x)"
 
@@ -328,19 +334,19 @@ class Optimizer:
         layers = [] if library is None else [each for each in layers_of(piece) if library.is_faster(each, Deadline(None))]
         return (with_packed_weights(piece, layers) if layers else as_torch(piece)), len(layers)
 
-    def _duel(self, piece: Piece, result: Superoptimized, module: fx.GraphModule, packed: int) -> Duel:
-        """The kernels against torch, as measured now or in an earlier call."""
+    def duel(self, piece: Piece, result: Superoptimized, module: fx.GraphModule, rival: str) -> Duel:
+        """The kernels against a module that does the same, as `rival` says, as measured now or in an earlier call."""
         store = Store.of(self.options.cache)
         strides = str([_recorded(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
         key = digest_of(
-            digest(piece.program), strides, result.executable.digest, *map(str, (packed, result.executable.packed_bytes)), *here
+            digest(piece.program), strides, result.executable.digest, rival, str(result.executable.packed_bytes), *here
         )
         record = store.get(KIND, key)
         if record is not None and still_counts(record, self.options.background):
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(record)
-        outcome = against_torch(piece, result, module)
+        outcome = against(piece, result, module)
         store.put(KIND, key, with_load(outcome.to_json(), self.options.background))
         return outcome
 
@@ -384,8 +390,8 @@ def optimizer(options: PieceOptions, tell: ProgressCallback | None = None, elsew
     return Optimizer(options, tell, elsewhere, serving=True)
 
 
-def against_torch(piece: Piece, result: Superoptimized, module: fx.GraphModule) -> Duel:
-    """The kernels as challengers of torch, which runs `module`, on random tensors with the strides of the piece's inputs."""
+def against(piece: Piece, result: Superoptimized, module: fx.GraphModule) -> Duel:
+    """The kernels as challengers of a module, on random tensors with the strides of the piece's inputs."""
     tensors, machine = _examples(piece), result.executable.machine
     with torch.no_grad():
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))

@@ -3,7 +3,7 @@ weights, the rest by PyTorch.
 
 A linear layer can be part of a program or a kernel of the library, which is the faster at a lone product. Programs come first,
 and must beat PyTorch's calls with packed weights in them. Where one does not, the library has its linear layers, and what stands
-around these is cut once more.
+around these is cut once more. Then what is predicted to be faster together is tried as larger programs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import spliced
 from mugraph.ir.parts import has_parts
 from mugraph.pieces.image_layouts import Layout, as_recorded
+from mugraph.pieces.joined_pieces import Joiner
 from mugraph.pieces.library_ways import Ways
 from mugraph.pieces.other_ways import Way, other_ways
 from mugraph.pieces.packed_weights import packed
@@ -42,6 +43,8 @@ _SEARCHED = "it is still searched"
 _FIRST = 0.7
 """The part of the budget for programs with linear layers in them where the library could have these, or on images as they are
 recorded where they may have their channels last."""
+_AS_CUT = 0.6
+"""The part of the budget for programs as rules cut them, where some are predicted to be faster together."""
 _TURNED = 0.6
 """The part of what is left of it for programs on images with channels last: whole calls are compared with the rest."""
 
@@ -101,8 +104,11 @@ def plans(
     whole = cut(images)
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     layers = () if library is None else linear_layers(module.graph.nodes, device)
+    joiner = Joiner(module.graph, optimizer)
+    joins = joiner.measures and bool(joiner.proposed(whole, {}))
+    as_cut = Deadline(deadline.share(_AS_CUT if joins else 1.0))
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
-    first = Deadline(deadline.share(_FIRST if may_lose or ways.turn_images else 1.0))
+    first = Deadline(as_cut.share(_FIRST if may_lose or ways.turn_images else 1.0))
     outcomes = optimizer.outcomes(whole.pieces, known, first, once=True, decided=_so_far(whole, ways, improved))
     tangled = set[frozenset[fx.Node]]()
     for retried in (False, True):
@@ -115,13 +121,15 @@ def plans(
         free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
         layers = linear_layers(free.union(left.node for left in whole.left), device)
         if optimizer.options.profile:
-            layers = within_memory(library.faster(layers, deadline, tell))
+            layers = within_memory(library.faster(layers, as_cut, tell))
         if free.isdisjoint(layer.product for layer in layers):
             whole = whole.with_library(layers)
         else:
             whole = cut((*images, *layers), tangled=tangled)
-            outcomes = optimizer.outcomes(whole.pieces, known, deadline)
-    decided = dict(zip(whole.pieces, outcomes, strict=True))
+            outcomes = optimizer.outcomes(whole.pieces, known, as_cut)
+    whole, decided = joiner.joined(whole, dict(zip(whole.pieces, outcomes, strict=True)), known, deadline)
+    if joins:  # what is left is for those whose time ran out
+        decided = dict(zip(whole.pieces, optimizer.outcomes(whole.pieces, known, deadline), strict=True))
     made = [_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole)]
     if graphs is not None:
         found = {piece: outcome.result for piece, outcome in decided.items() if outcome.result is not None}

@@ -1,0 +1,174 @@
+"""Larger programs in the place of several steps of a graph that is cut, where their kernels are faster than these.
+
+The steps are those that rules cut (`mugraph.frontend.partition`) and that were decided about: programs that run as kernels, the
+library's linear layers, PyTorch's calls. They stay wherever a larger program is not found, in time, or does not win.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import fx
+
+from mugraph.devices import device_for
+from mugraph.errors import MugraphError
+from mugraph.frontend.library import LibraryKernel
+from mugraph.frontend.partition import Left, Partition, Piece, piece_of
+from mugraph.frontend.splice import Step, as_torch, nodes_of, spliced
+from mugraph.frontend.torch_casts import draws_random_numbers
+from mugraph.ir.graph import Graph
+from mugraph.ir.parts import objection
+from mugraph.pieces.image_layouts import Layout
+from mugraph.pieces.joining import Join, Joining
+from mugraph.pieces.packed_weights import packed
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
+from mugraph.pieces.predicted_cost import PredictedCost
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.search.long_programs import LONGEST
+from mugraph.support.deadline import Deadline
+
+_log = logging.getLogger("mugraph.torch_compile")
+_ROUNDS = 4
+"""Times that steps are joined: with what was joined before, and without what was in vain."""
+_ROUND = 0.5
+"""The part of what is left of the budget for one of them."""
+
+Outcomes = Mapping[Piece, PieceOutcome]
+
+
+@dataclass
+class Joiner:
+    """Joins steps of one graph by an optimizer."""
+
+    graph: fx.Graph
+    optimizer: Optimizer
+    refused: set[frozenset[fx.Node]] = field(default_factory=set)
+    """Calls that need not be tried as one program again."""
+    programs: dict[str, tuple[Graph, list[int]]] = field(default_factory=dict)
+
+    @property
+    def measures(self) -> bool:
+        """Whether it can be seen which steps are faster; where random numbers are drawn, steps keep their order."""
+        return self.optimizer.measures and not any(map(draws_random_numbers, self.graph.nodes))
+
+    def joined(
+        self, whole: Partition, outcomes: Outcomes, graphs: GraphsByForm, deadline: Deadline
+    ) -> tuple[Partition, Outcomes]:
+        """The partition and what became of its pieces, with larger ones where these are faster.
+
+        `outcomes` has what became of the pieces so far, and `graphs` is as in `Optimizer.outcomes`.
+        """
+        for _ in range(_ROUNDS if self.measures else 0):
+            proposed = self.proposed(whole, outcomes)
+            if not proposed or deadline.passed or self.optimizer.interrupted:
+                break
+            made = self._searched([*proposed], graphs, Deadline(deadline.share(_ROUND)))
+            lost = {piece: self._objection(piece, made[piece], proposed[piece], outcomes) for piece in proposed}
+            won = [piece for piece, why in lost.items() if not why]
+            self._refuse({piece: why for piece, why in lost.items() if why})
+            whole = _without_lost(whole, outcomes, {node for piece in won for node in piece.nodes}).with_joined(won)
+            outcomes = {**outcomes, **{piece: made[piece] for piece in won}}
+        return whole, outcomes
+
+    def proposed(self, whole: Partition, outcomes: Outcomes) -> dict[Piece, tuple[Step, ...]]:
+        """Larger pieces that are predicted to pay, and the steps that each is to replace.
+
+        Pieces that `outcomes` has no kernels for count as calls of PyTorch.
+        """
+        decided = _without_lost(whole, outcomes, set(self.graph.nodes))
+        cost = PredictedCost(device_for(self.optimizer.options.target), whole.traits)
+        joining = Joining.of(self.graph, decided, cost)
+        candidates = joining.candidates(self.refused)
+        while True:
+            best = joining.best(candidates)
+            pieces = {join: self._piece(joining, join) for join in best}
+            if None not in pieces.values():
+                break
+            candidates = [join for join in candidates if pieces.get(join, join) is not None]
+        steps = {join: tuple(step for number in join.group for step in joining.units[number].steps) for join in best}
+        return {piece: steps[join] for join, piece in pieces.items() if piece is not None}
+
+    def _piece(self, joining: Joining, join: Join) -> Piece | None:
+        """The piece that units would be; None where they are no program, or one that is better searched in parts."""
+        nodes = joining.nodes_of(join.group)
+        level = max(step.level for number in join.group for step in joining.units[number].steps)
+        try:
+            piece = piece_of(nodes, level, self.programs)
+        except MugraphError:
+            piece = None
+        if piece is None or objection(piece.program) or len(piece.program.kernels()) > LONGEST:
+            self.refused.add(frozenset(nodes))
+            return None
+        return piece
+
+    def _searched(self, pieces: Sequence[Piece], graphs: GraphsByForm, deadline: Deadline) -> dict[Piece, PieceOutcome]:
+        """What becomes of larger pieces; that one cannot be optimized is no error, in strict mode either."""
+        try:
+            return dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline, once=True), strict=True))
+        except Exception as error:
+            _log.debug("larger programs are not tried", exc_info=True)
+            return dict.fromkeys(pieces, PieceOutcome(None, f"{type(error).__name__}: {error}"))
+
+    def _objection(self, piece: Piece, outcome: PieceOutcome, steps: tuple[Step, ...], outcomes: Outcomes) -> str:
+        """Why a piece does not replace steps; "" where its kernels beat these."""
+        if outcome.result is None or not outcome.runs:
+            return outcome.reason
+        rival = _Rival(piece, steps, outcomes)
+        try:
+            found = self.optimizer.duel(piece, outcome.result, rival.module(), rival.description)
+        except Exception as error:  # there is what runs without it
+            _log.warning("comparing a piece with smaller ones failed; please report this", exc_info=True)
+            return f"{type(error).__name__}: {error}"
+        return "" if found.clear else f"its kernels are not clearly faster than what they would replace ({found.speedup:.2f}x)"
+
+    def _refuse(self, lost: Mapping[Piece, str]) -> None:
+        for piece, why in lost.items():
+            _log.info("%d calls that were predicted to be faster as one program stay apart: %s", len(piece.nodes), why)
+            self.refused.add(frozenset(piece.nodes))
+
+
+@dataclass(frozen=True)
+class _Rival:
+    """The steps that a piece would replace, in its own graph."""
+
+    piece: Piece
+    steps: tuple[Step, ...]
+    outcomes: Outcomes
+
+    def module(self) -> fx.GraphModule:
+        """The steps as they run."""
+        copies = self.piece.copies
+        pieces = {step.of_copies(copies): self._result(step).executable for step in self.steps if isinstance(step, Piece)}
+        layers = [step.of_copies(copies) for step in self.steps if isinstance(step, LibraryKernel)]
+        left = [replace(step, node=copies[step.node]) for step in self.steps if isinstance(step, Left)]
+        whole = Partition(tuple(pieces), tuple(left), tuple(layers))
+        kernels = {piece: executable.with_own_weights() for piece, executable in pieces.items()}
+        return spliced(as_torch(self.piece), whole, kernels, {layer: packed(layer, Layout.CONTIGUOUS) for layer in layers})
+
+    @property
+    def description(self) -> str:
+        """What its time depends on, beside the program."""
+        position = {node: number for number, node in enumerate(self.piece.nodes)}
+        parts = []
+        for step in self.steps:
+            by = ""
+            if isinstance(step, Piece):
+                executable = self._result(step).executable
+                by = f"{executable.digest} with {executable.packed_bytes}"
+            parts.append(f"{type(step).__name__} {by} {[position[node] for node in nodes_of(step)]}")
+        return "; ".join(sorted(parts))
+
+    def _result(self, piece: Piece) -> Superoptimized:
+        result = self.outcomes[piece].result
+        assert result is not None, "kernels run it"
+        return result
+
+
+def _without_lost(whole: Partition, outcomes: Outcomes, nodes: Container[fx.Node]) -> Partition:
+    """The partition with the pieces that no kernels run, and that have some of the calls, left to PyTorch."""
+    for piece in whole.pieces:
+        if piece in outcomes and not outcomes[piece].runs and any(node in nodes for node in piece.nodes):
+            whole = whole.without([piece], outcomes[piece].reason)
+    return whole

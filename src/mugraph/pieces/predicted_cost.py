@@ -1,0 +1,140 @@
+"""What calls of a torch graph are predicted to take: as one program, and one by one as PyTorch makes them.
+
+Of programs it is a roofline, by the rates of the device that plans of a search are predicted with too: tensors that cross the
+program's border move once, products run at the best rate there is. It is rather too low than too high: what is not predicted to
+pay is not searched, and of what is, kernels are timed.
+
+A row of a product is made by all blocks. What reduces such rows in the same kernel, or multiplies them once more, must have each
+of them whole in one block, which reads the whole second factor then; or the product is stored, and read again by another kernel.
+A sum of what is linear in a product needs no product: the search sums a factor up first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from mugraph.devices import Device
+from mugraph.frontend.node_traits import Contraction, Traits, bytes_of, bytes_of_call
+from mugraph.frontend.torch_casts import DTYPES, tensor_of
+from mugraph.ir.dtypes import DType
+from mugraph.search.partition.lower_bounds import BEST_EFFICIENCY, library_seconds
+from mugraph.search.scheduling.cost_table import NOT_HIDDEN, NOT_TAKEN
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCost:
+    """Predicts seconds of calls on a device; `traits` has those that programs can express."""
+
+    device: Device
+    traits: Mapping[fx.Node, Traits]
+
+    def of_program(self, nodes: Sequence[fx.Node]) -> float:
+        """Seconds of calls, in topological order, as one program."""
+        vanishing, reduced = self._vanishing(nodes), self._reduced(nodes)
+        stored = reduced - vanishing
+        if not stored:
+            return self._in_one_kernel(nodes, vanishing, ())
+        whole_rows = [(node, each) for node in nodes if node in stored for each in self.traits[node].contractions]
+        rest = self._beside(nodes, stored)
+        apart = self.of_calls(stored) + (self._in_one_kernel(rest, vanishing, ()) if rest else 0.0)
+        return min(apart, self._in_one_kernel(nodes, vanishing, whole_rows))
+
+    def of_calls(self, nodes: Iterable[fx.Node]) -> float:
+        """Seconds of calls that PyTorch makes one by one."""
+        return sum(map(self._of_call, nodes))
+
+    def _of_call(self, node: fx.Node) -> float:
+        moved, contractions = bytes_of_call(node), self.traits[node].contractions if node in self.traits else ()
+        if len(contractions) > 1:
+            return self.of_program([node])
+        for each in contractions:
+            rows = each.batch * each.rows
+            return library_seconds(self.device, _dtype(node), rows, each.columns, each.inner, each.flops, moved)
+        return moved / self.device.memory_bandwidth + self.device.launch_seconds if moved else 0.0
+
+    def _in_one_kernel(
+        self, nodes: Sequence[fx.Node], vanishing: Collection[fx.Node], whole_rows: Collection[tuple[fx.Node, Contraction]]
+    ) -> float:
+        """Seconds of one kernel whose blocks have whole rows of some products; infinite where no row fits."""
+        device, read, at_once = self.device, 0.0, self.device.multiprocessors
+        for node, each in whole_rows:
+            row, rows = each.columns * _dtype(node).bytes, each.batch * each.rows
+            if row > device.shared_memory_bytes:
+                return math.inf
+            blocks = max(min(rows, device.multiprocessors), rows / (device.shared_memory_bytes // row))
+            read += blocks * each.inner * row
+            at_once = min(at_once, rows)
+        products = ((node, each) for node in nodes if node not in vanishing for each in self.traits[node].contractions)
+        compute = sum(each.flops / (BEST_EFFICIENCY * self._rate(node)) for node, each in products)
+        idle = device.multiprocessors / at_once
+        return self._seconds(self._crossing(nodes) * (1 + NOT_TAKEN * (idle - 1)), read, compute * idle)
+
+    def _beside(self, nodes: Sequence[fx.Node], stored: Collection[fx.Node]) -> list[fx.Node]:
+        """The calls without some, and without views that only these read."""
+        apart = set(stored)
+        for node in reversed(nodes):
+            if not self.traits[node].computes and node.users and apart.issuperset(node.users):
+                apart.add(node)
+        return [node for node in nodes if node not in apart]
+
+    def _seconds(self, moved: float, read: float, compute: float) -> float:
+        """Seconds of traffic with memory and caches and of arithmetic, the slowest of which hides the others, and of a launch."""
+        parts = (moved / self.device.memory_bandwidth, read / self.device.cache_bandwidth, compute)
+        return max(parts) + NOT_HIDDEN * (sum(parts) - max(parts)) + self.device.launch_seconds
+
+    def _crossing(self, nodes: Sequence[fx.Node]) -> float:
+        """Bytes that calls read of others and that others read of them; of tables, what is looked up."""
+        inside = set(nodes)
+        sources = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)
+        read = sum(min(bytes_of(source), self._looked_up(source, inside)) for source in sources)
+        return read + sum(bytes_of(node) for node in nodes if not inside.issuperset(node.users))
+
+    def _looked_up(self, source: fx.Node, inside: Collection[fx.Node]) -> float:
+        """Bytes that calls look up in a tensor; infinite where one reads all of it."""
+        readers = [user for user in source.users if user in inside]
+        return sum(bytes_of(user) if self.traits[user].looks_up else math.inf for user in readers)
+
+    def _reduced(self, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+        """The calls with products that others of the calls reduce, or need whole to multiply them once more."""
+        inside = set(nodes)
+        behind: dict[fx.Node, tuple[bool, frozenset[Contraction]]] = {}
+        found = set()
+        for node in reversed(nodes):
+            reduces, later = False, frozenset[Contraction]()
+            for user in inside.intersection(node.users):
+                traits, (reduced, contractions) = self.traits[user], behind[user]
+                reduces |= reduced or (traits.reduces and not traits.contractions)
+                later |= contractions.union(traits.contractions)
+            behind[node] = reduces, later
+            own = self.traits[node].contractions
+            if own and (reduces or not all(each.feeds(other) for each in own for other in later)):
+                found.add(node)
+        return found
+
+    def _vanishing(self, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+        """The calls with products of which nothing is read but sums of what is linear in them."""
+        inside = set(nodes)
+        summed: set[fx.Node] = set()
+        for node in reversed(nodes):
+            read_in_sums = node.users and all(user in inside and (user in summed or self._sums(user)) for user in node.users)
+            if read_in_sums and self.traits[node].linear and not self._sums(node):
+                summed.add(node)
+        return {node for node in summed if self.traits[node].contractions}
+
+    def _sums(self, node: fx.Node) -> bool:
+        traits = self.traits[node]
+        return traits.linear and traits.reduces and not (traits.contractions or traits.scans)
+
+    def _rate(self, node: fx.Node) -> float:
+        rates = self.device.matmul_flops
+        return rates.get(_dtype(node).of_arithmetic, rates[DType.FP32])
+
+
+def _dtype(node: fx.Node) -> DType:
+    """The type of what a call gives; that of a computation where it is no tensor."""
+    tensor = tensor_of(node)
+    return DType.FP32 if tensor is None else DTYPES.get(tensor.dtype, DType.FP32)

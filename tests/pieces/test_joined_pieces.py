@@ -1,0 +1,209 @@
+"""Larger programs in the place of several steps: they win or all stays as it was, and graphs compute what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mugraph.errors import UnsupportedOperator
+from mugraph.frontend.partition import Partition, Piece, partition
+from mugraph.frontend.splice import nodes_of, spliced
+from mugraph.ir.graph import Graph
+from mugraph.pieces import joining
+from mugraph.pieces.joined_pieces import Joiner
+from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions, PieceOutcome
+from mugraph.pieces.plan import Plan, plans
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime import build
+from mugraph.runtime.benchmarking import Duel
+from mugraph.support.deadline import Deadline
+from mugraph.testing.torch_functions import random_function
+
+Function = Callable[..., Any]
+WON, LOST = Duel(rounds=20, won=20, speedup=2.0), Duel(rounds=20, won=10, speedup=1.0)
+
+
+def recorded(fn: Function, *inputs: torch.Tensor) -> fx.GraphModule:
+    """The ATen graph of a function, with shapes."""
+    with torch.no_grad():
+        module: fx.GraphModule = make_fx(fn, tracing_mode="fake")(*inputs)
+    return module
+
+
+def summed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A product that rules cut from the sum of its columns, and its largest element."""
+    return (x @ w / 2).sum(1, keepdim=True) * 1.5
+
+
+INPUTS = torch.randn(8, 64), torch.randn(64, 32)
+
+
+class Decided(Optimizer):
+    """Times nothing: kernels beat PyTorch, and larger programs what they would replace, or not."""
+
+    def __init__(self, joined: Duel | Exception, refused: int = 1 << 30) -> None:
+        super().__init__(PieceOptions(keep="all", profile=False, cache="off", seed=3, pack=False))
+        self.verdict, self.refused = joined, refused
+        self.rivals: list[fx.GraphModule] = []
+        self.asked: list[int] = []
+
+    @property
+    def measures(self) -> bool:
+        return True
+
+    def duel(self, piece: Piece, result: Superoptimized, module: fx.GraphModule, rival: str) -> Duel:
+        self.rivals.append(module)
+        if isinstance(self.verdict, Exception):
+            raise self.verdict
+        return self.verdict
+
+    def _tried(self, piece: Piece, budget: float | None, graphs: Mapping[tuple[object, ...], Graph], again: bool) -> PieceOutcome:
+        self.asked.append(len(piece.nodes))
+        if len(piece.nodes) >= self.refused:
+            return PieceOutcome(None, "there is nothing")
+        return super()._tried(piece, budget, graphs, again)
+
+
+def planned(optimizer: Optimizer, fn: Function = summed, inputs: tuple[torch.Tensor, ...] = INPUTS) -> Plan:
+    """The plan of a function, after a check that it computes it."""
+    module = recorded(fn, *inputs)
+    (plan,) = plans(module, "cpu", optimizer, Deadline(60.0))
+    for got, wanted in zip(flat(plan.spliced(module)(*inputs)), flat(fn(*inputs)), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    return plan
+
+
+def flat(outputs: Any) -> list[torch.Tensor]:
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def operators(plan: Plan) -> list[set[str]]:
+    """The operators of each piece, views left out."""
+    return [{str(node.target).split(".")[1] for node in piece.nodes} for piece in plan.partition.pieces]
+
+
+def test_a_product_and_a_sum_are_one_program_where_it_wins() -> None:
+    optimizer = Decided(WON)
+    assert operators(planned(optimizer)) == [{"mm", "div", "sum", "mul"}]
+    (rival,) = optimizer.rivals
+    torch.testing.assert_close(rival(*INPUTS)[0], summed(*INPUTS), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Decided(LOST), Decided(RuntimeError("a defect")), Decided(WON, refused=4)], ids=["lost", "failed", "not found"]
+)
+def test_what_rules_cut_stays_where_a_larger_program_does_not_win(optimizer: Decided) -> None:
+    plan = planned(optimizer)
+    assert operators(plan) == [{"mm", "div"}, {"sum", "mul"}]
+    assert not plan.lost
+    assert max(optimizer.asked) == 4, "it was tried"
+
+
+def test_that_a_larger_program_cannot_be_optimized_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = Decided(WON)
+    outcomes = optimizer.outcomes
+
+    def strict(pieces: list[Piece], *args: Any, **kwargs: Any) -> list[PieceOutcome]:
+        if any(len(piece.nodes) == 4 for piece in pieces):
+            raise UnsupportedOperator("of all together")
+        return outcomes(pieces, *args, **kwargs)
+
+    monkeypatch.setattr(optimizer, "outcomes", strict)
+    assert operators(planned(optimizer)) == [{"mm", "div"}, {"sum", "mul"}]
+
+
+def test_a_piece_that_lost_may_be_part_of_a_larger_one() -> None:
+    optimizer = Decided(WON)
+    module = recorded(summed, *INPUTS)
+    whole = partition(module.graph)
+    outcomes = {piece: PieceOutcome(None, "it is slow") for piece in whole.pieces}
+    joined, more = Joiner(module.graph, optimizer).joined(whole, outcomes, {}, Deadline(60.0))
+    (piece,) = joined.pieces
+    assert len(piece.nodes) == 4
+    assert more[piece].runs
+    assert joined.left == ()
+
+
+def test_what_pytorch_runs_between_two_steps_keeps_them_apart() -> None:
+    def around(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        product = x @ w / 2
+        return product.sum(1, keepdim=True) + torch.i0(product)
+
+    for piece in planned(Decided(WON), around).partition.pieces:
+        assert {"mm", "add"} - {str(node.target).split(".")[1] for node in piece.nodes}
+
+
+def test_several_results_and_changes_in_place_are_kept() -> None:
+    def changing(x: torch.Tensor, w: torch.Tensor, cache: torch.Tensor) -> list[torch.Tensor]:
+        product = x @ w / 2
+        total = product.sum(1, keepdim=True)
+        torch.ops.aten.add_.Tensor(cache, total)
+        return [total, product, cache * 2]
+
+    inputs = (*INPUTS, torch.randn(8, 1))
+    module = recorded(changing, *inputs)
+    (plan,) = plans(module, "cpu", Decided(WON), Deadline(60.0))
+    ours, theirs = ([tensor.clone() for tensor in inputs] for _ in range(2))
+    for got, wanted in zip([*plan.spliced(module)(*ours), *ours], [*changing(*theirs), *theirs], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    assert [len(piece.outputs) for piece in plan.partition.pieces] == [2]
+
+
+def test_where_random_numbers_are_drawn_nothing_changes_places() -> None:
+    def drawing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return summed(x, w) * torch.ops.aten.bernoulli.default(torch.sigmoid(x[:, :1]))
+
+    module = recorded(drawing, *INPUTS)
+    assert not Joiner(module.graph, Decided(WON)).measures
+
+
+def test_convolutions_and_parts_of_tensors_are_not_joined() -> None:
+    def mixed(x: torch.Tensor, w: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        image = torch.nn.functional.conv1d(x[None], kernel).squeeze(0)
+        return torch.cat((image.sum(-1, keepdim=True), summed(x, w)), -1)
+
+    module = recorded(mixed, *INPUTS, torch.randn(8, 8, 1))
+    whole = partition(module.graph)
+    for steps in Joiner(module.graph, Decided(WON)).proposed(whole, {}).values():
+        assert {str(node.target) for step in steps for node in nodes_of(step)}.isdisjoint(
+            {"aten.convolution.default", "aten.cat.default"}
+        )
+
+
+def test_equal_layers_are_joined_alike() -> None:
+    def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = torch.i0(summed(x, w) + x)
+        return x
+
+    module = recorded(layers, torch.randn(8, 64), *(torch.randn(64, 64) for _ in range(3)))
+    joiner = Joiner(module.graph, Decided(WON))
+    pieces = [*joiner.proposed(partition(module.graph), {})]
+    assert len(pieces) == 3
+    assert len({id(piece.program) for piece in pieces}) == 1, "it is converted once"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_graphs_are_unchanged_by_whatever_is_joined(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "WORTH", -10.0)  # also what is predicted to be slower
+    torch.manual_seed(seed)
+    fn, inputs = random_function(seed), [torch.randn(8, 8) / 4 for _ in range(3)]
+    module = recorded(fn, *inputs)
+    joiner, whole = Joiner(module.graph, Decided(WON)), partition(module.graph)
+    while proposed := joiner.proposed(whole, {}):
+        whole = whole.with_joined(proposed)
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    assert sorted(map(str, calls)) == sorted(str(node) for step in steps_of(whole) for node in nodes_of(step))
+    again = spliced(module, whole, {piece: build(piece.program) for piece in whole.pieces})
+    for got, wanted in zip(again(*inputs), module(*inputs), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def steps_of(whole: Partition) -> list[Any]:
+    """All steps of a partition."""
+    return [*whole.pieces, *whole.library, *whole.left]

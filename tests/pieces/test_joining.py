@@ -1,0 +1,147 @@
+"""Which steps are proposed as one program: the choice of candidates, and what programs are predicted to take."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mugraph.devices import device_for
+from mugraph.frontend.partition import partition
+from mugraph.pieces.joining import Group, Join, Joining, Unit
+from mugraph.pieces.predicted_cost import PredictedCost
+
+DEVICE = device_for("cuda:sm_90")
+
+
+def network(reads: Sequence[Sequence[int]]) -> Joining:
+    """A graph of units of one call each, of which every one reads some before it."""
+    graph = fx.Graph()
+    nodes: list[fx.Node] = []
+    for sources in reads:
+        nodes.append(graph.call_function(torch.cat, tuple(nodes[source] for source in sources)))
+    units = [Unit((), (node,), 1.0, joinable=True) for node in nodes]
+    return Joining(units, PredictedCost(DEVICE, {}), {node: number for number, node in enumerate(nodes)})
+
+
+def waits(joining: Joining, groups: Sequence[Group]) -> bool:
+    """Whether units wait for each other where those of each group are one."""
+    home = {number: number for number in range(len(joining.units))} | {n: group[0] for group in groups for n in group}
+    before: dict[int, set[int]] = {place: set() for place in home.values()}
+    for number, readers in enumerate(joining.readers):
+        for reader in readers:
+            if home[reader] != home[number]:
+                before[home[reader]].add(home[number])
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError:
+        return True
+    return False
+
+
+def exhaustive(joining: Joining, candidates: Sequence[Join]) -> float:
+    """The most that candidates save together, by looking at all choices."""
+    best = 0.0
+    for size in range(len(candidates) + 1):
+        for choice in itertools.combinations(candidates, size):
+            groups = [join.group for join in choice]
+            disjoint = sum(map(len, groups)) == len(set().union(*groups))
+            if disjoint and not waits(joining, groups):
+                best = max(best, sum(join.saving for join in choice))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_choice_is_the_best_of_all_that_do_not_wait_for_each_other(seed: int) -> None:
+    draw = random.Random(seed)
+    size = draw.randrange(4, 10)
+    joining = network([[source for source in range(number) if draw.random() < 0.4] for number in range(size)])
+    groups = {tuple(sorted(draw.sample(range(size), draw.randrange(2, 4)))) for _ in range(9)}
+    candidates = [Join(group, draw.random()) for group in sorted(groups) if not waits(joining, [group])]
+    chosen = joining.best(candidates)
+    assert not waits(joining, [join.group for join in chosen])
+    assert sum(join.saving for join in chosen) == pytest.approx(exhaustive(joining, candidates))
+    assert joining.best(candidates) == chosen
+
+
+def test_two_groups_of_which_each_reads_the_other_are_not_chosen_together() -> None:
+    joining = network([[], [], [0], [1]])  # 0 -> 2, 1 -> 3
+    crossing = [Join((0, 3), 2.0), Join((1, 2), 3.0)]
+    assert waits(joining, [(0, 3), (1, 2)])
+    assert joining.best(crossing) == [crossing[1]]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whether_groups_wait_is_seen_when_the_last_is_added(seed: int) -> None:
+    draw = random.Random(seed)
+    size = draw.randrange(4, 14)
+    joining = network([[source for source in range(number) if draw.random() < 0.3] for number in range(size)])
+    groups: list[Group] = []
+    free = set(range(size))
+    for _ in range(6):
+        if len(free) < 2:
+            break
+        group = tuple(sorted(draw.sample(sorted(free), 2)))
+        assert joining.run_in_order([*groups, group]) == (not waits(joining, [*groups, group]))
+        if joining.run_in_order([*groups, group]):
+            groups.append(group)
+            free -= set(group)
+
+
+# --- predicted seconds ---------------------------------------------------------------------------------------------------
+
+
+def cost_of(fn: Callable[..., object], *inputs: torch.Tensor) -> tuple[float, float]:
+    """Predicted seconds of a function on a GPU: as one program, and in the pieces that rules cut."""
+    with torch.no_grad():
+        graph = make_fx(fn, tracing_mode="fake")(*inputs).graph
+    cost = PredictedCost(DEVICE, partition(graph).traits)
+    joining = Joining.of(graph, partition(graph), cost)
+    whole = tuple(range(len(joining.units)))
+    return cost.of_program(joining.nodes_of(whole)), sum(unit.seconds for unit in joining.units)
+
+
+def _summed(other: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return other(x @ w).sum(-1)
+
+
+def softmax(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w).softmax(-1)
+
+
+def test_a_sum_of_what_is_linear_in_a_product_needs_no_product() -> None:
+    inputs = torch.empty(4096, 4096), torch.empty(4096, 4096)
+    summed, apart = cost_of(lambda x, w: (x @ w * 2 + 1).sum(-1), *inputs)
+    assert summed < 0.3 * apart
+    for other in (torch.relu, torch.square, torch.exp):
+        together, _ = cost_of(functools.partial(_summed, other), *inputs)
+        assert together > 2 * summed
+    read, _ = cost_of(lambda x, w: [x @ w, (x @ w).sum(-1)], *inputs)
+    assert read > 2 * summed, "somebody reads the product"
+
+
+def test_rows_that_are_whole_in_one_block_pay_where_there_are_many() -> None:
+    together, apart = cost_of(softmax, torch.empty(4096, 64), torch.empty(64, 256))
+    assert together < 0.8 * apart
+    together, apart = cost_of(softmax, torch.empty(1, 4096), torch.empty(4096, 8192))
+    assert together >= 0.95 * apart, "one block alone would multiply"
+
+
+def test_rows_that_no_block_holds_are_stored() -> None:
+    together, apart = cost_of(softmax, torch.empty(512, 64), torch.empty(64, 1 << 20))
+    assert together >= 0.99 * apart
+
+
+def test_of_a_table_only_what_is_looked_up_is_read() -> None:
+    def looked_up(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(ids, table).exp() * 2
+
+    few, _ = cost_of(looked_up, torch.empty(1 << 20, 64), torch.zeros(16, dtype=torch.int64))
+    assert few < 2 * DEVICE.launch_seconds
