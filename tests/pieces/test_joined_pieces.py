@@ -10,14 +10,14 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import nodes_of, spliced
 from mugraph.ir.graph import Graph
-from mugraph.pieces import joining
 from mugraph.pieces.joined_pieces import Joiner
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions, PieceOutcome
-from mugraph.pieces.plan import Plan, plans
+from mugraph.pieces.plan import Plan, _Cutter, plans
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
 from mugraph.runtime.benchmarking import Duel
@@ -102,6 +102,51 @@ def test_what_rules_cut_stays_where_a_larger_program_does_not_win(optimizer: Dec
     assert operators(plan) == [{"mm", "div"}, {"sum", "mul"}]
     assert not plan.lost
     assert max(optimizer.asked) == 4, "it was tried"
+
+
+LARGE = torch.randn(64, 512), torch.randn(512, 512)
+
+
+def test_what_is_predicted_to_be_much_faster_comes_before_what_rules_cut() -> None:
+    optimizer = Decided(LOST)
+    assert operators(planned(optimizer, inputs=LARGE)) == [{"mm", "div", "sum", "mul"}]
+    assert optimizer.asked == [4], "nothing else is searched"
+    assert optimizer.rivals == []
+
+
+def test_what_rules_cut_is_searched_where_nothing_comes_of_that() -> None:
+    optimizer = Decided(WON, refused=4)
+    assert operators(planned(optimizer, inputs=LARGE)) == [{"mm", "div"}, {"sum", "mul"}]
+    assert sorted(optimizer.asked) == [2, 2, 4], "once"
+
+
+def test_what_was_joined_stays_while_the_rest_is_cut_again() -> None:
+    def beside(x: torch.Tensor, w: torch.Tensor, q: torch.Tensor, keys: torch.Tensor) -> list[torch.Tensor]:
+        normal = q * torch.rsqrt((q * q).sum(-1, keepdim=True) + 1)
+        return [summed(x, w), (normal @ torch.cat([keys, q], 0).t()).softmax(-1)]
+
+    class Apart(Decided):
+        def _tried(self, piece: Piece, *args: Any, **kwargs: Any) -> PieceOutcome:
+            tangled = {"cat", "rsqrt"} <= {str(node.target).split(".")[1] for node in piece.nodes}
+            return PieceOutcome(None, "there is nothing") if tangled else super()._tried(piece, *args, **kwargs)
+
+    found = operators(planned(Apart(WON), beside, (*LARGE, torch.randn(2, 16), torch.randn(6, 16))))
+    assert {"mm", "div", "sum", "mul"} in found
+    assert len(found) > 1
+    assert not any({"cat", "rsqrt"} <= names for names in found)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_graphs_are_cut_around_what_is_joined(seed: int) -> None:
+    torch.manual_seed(seed)
+    fn, inputs = random_function(seed), [torch.randn(8, 8) / 4 for _ in range(3)]
+    module = recorded(fn, *inputs)
+    cutter = _Cutter(module.graph, "cpu", device_for("cpu"))
+    cutter.joined = tuple(Joiner(module.graph, Decided(WON)).proposed(cutter.cut(()), {}, worth=-10.0))
+    whole = cutter.cut(())
+    again = spliced(module, whole, {piece: build(piece.program) for piece in whole.pieces})
+    for got, wanted in zip(again(*inputs), module(*inputs), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_that_a_larger_program_cannot_be_optimized_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,13 +234,12 @@ def test_equal_layers_are_joined_alike() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_random_graphs_are_unchanged_by_whatever_is_joined(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "WORTH", -10.0)  # also what is predicted to be slower
+def test_random_graphs_are_unchanged_by_whatever_is_joined(seed: int) -> None:
     torch.manual_seed(seed)
     fn, inputs = random_function(seed), [torch.randn(8, 8) / 4 for _ in range(3)]
     module = recorded(fn, *inputs)
     joiner, whole = Joiner(module.graph, Decided(WON)), partition(module.graph)
-    while proposed := joiner.proposed(whole, {}):
+    while proposed := joiner.proposed(whole, {}, worth=-10.0):  # also what is predicted to be slower
         whole = whole.with_joined(proposed)
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     assert sorted(map(str, calls)) == sorted(str(node) for step in steps_of(whole) for node in nodes_of(step))

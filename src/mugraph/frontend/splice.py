@@ -145,6 +145,18 @@ def in_order(graph: fx.Graph, partition: Partition) -> list[Step]:
 
     So the calls that draw random numbers, or change their operands, keep their order.
     """
+    ordered = _ordered(graph, partition)
+    assert ordered is not None, "pieces wait for each other"
+    return ordered
+
+
+def can_run(graph: fx.Graph, partition: Partition) -> bool:
+    """Whether no steps of a partition wait for each other, as they never do where rules cut them."""
+    return _ordered(graph, partition) is not None
+
+
+def _ordered(graph: fx.Graph, partition: Partition) -> list[Step] | None:
+    """The steps in the order of `in_order`; None where some wait for each other."""
     position = {node: index for index, node in enumerate(graph.nodes)}
     steps: list[Step] = [*partition.pieces, *partition.library, *partition.left]
     nodes = [nodes_of(step) for step in steps]
@@ -165,8 +177,7 @@ def in_order(graph: fx.Graph, partition: Partition) -> list[Step]:
             needs[later].discard(number)
             if not needs[later]:
                 heapq.heappush(ready, (steps[later].level, position[nodes[later][0]], later))
-    assert len(ordered) == len(steps), "pieces wait for each other"
-    return ordered
+    return ordered if len(ordered) == len(steps) else None
 
 
 def runnable(piece: Piece, kernels: Kernels) -> Kernels:

@@ -21,7 +21,7 @@ from mugraph.frontend.torch_casts import draws_random_numbers
 from mugraph.ir.graph import Graph
 from mugraph.ir.parts import objection
 from mugraph.pieces.image_layouts import Layout
-from mugraph.pieces.joining import Join, Joining
+from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
 from mugraph.pieces.predicted_cost import PredictedCost
@@ -53,6 +53,16 @@ class Joiner:
         """Whether it can be seen which steps are faster; where random numbers are drawn, steps keep their order."""
         return self.optimizer.measures and not any(map(draws_random_numbers, self.graph.nodes))
 
+    def ahead(self, whole: Partition, graphs: GraphsByForm, deadline: Deadline) -> tuple[Piece, ...]:
+        """Larger pieces that kernels run, and that are predicted to take less than half of the time of what rules cut.
+
+        What they are made of need not be searched then.
+        """
+        proposed = [*self.proposed(whole, {}, DECISIVE)] if self.measures else []
+        made = self._searched(proposed, graphs, deadline)
+        self._refuse({piece: outcome.reason for piece, outcome in made.items() if not outcome.runs})
+        return tuple(piece for piece, outcome in made.items() if outcome.runs)
+
     def joined(
         self, whole: Partition, outcomes: Outcomes, graphs: GraphsByForm, deadline: Deadline
     ) -> tuple[Partition, Outcomes]:
@@ -72,15 +82,15 @@ class Joiner:
             outcomes = {**outcomes, **{piece: made[piece] for piece in won}}
         return whole, outcomes
 
-    def proposed(self, whole: Partition, outcomes: Outcomes) -> dict[Piece, tuple[Step, ...]]:
-        """Larger pieces that are predicted to pay, and the steps that each is to replace.
+    def proposed(self, whole: Partition, outcomes: Outcomes, worth: float = WORTH) -> dict[Piece, tuple[Step, ...]]:
+        """Larger pieces that are predicted to save more than that part of their time, and the steps that each is to replace.
 
         Pieces that `outcomes` has no kernels for count as calls of PyTorch.
         """
         decided = _without_lost(whole, outcomes, set(self.graph.nodes))
         cost = PredictedCost(device_for(self.optimizer.options.target), whole.traits)
         joining = Joining.of(self.graph, decided, cost)
-        candidates = joining.candidates(self.refused)
+        candidates = joining.candidates(self.refused, worth)
         while True:
             best = joining.best(candidates)
             pieces = {join: self._piece(joining, join) for join in best}

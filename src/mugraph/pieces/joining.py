@@ -23,8 +23,10 @@ from mugraph.frontend.splice import Step, in_order, nodes_of
 from mugraph.ir.parts import has_parts
 from mugraph.pieces.predicted_cost import PredictedCost
 
-WORTH = 0.03
+WORTH = 0.1
 """The part of their time that steps must be predicted to save together: kernels that save less are hardly told from others."""
+DECISIVE = 0.5
+"""The part from which on the steps themselves are not searched where kernels run the larger program."""
 _UNITS = 4
 """Steps that are joined at once; what was joined may be joined with others again."""
 _CALLS = 48
@@ -106,9 +108,9 @@ class Joining:
         nodes = (node for number in group for node in self.units[number].nodes)
         return tuple(sorted(nodes, key=self.position.__getitem__))
 
-    def candidates(self, refused: Collection[frozenset[fx.Node]] = ()) -> list[Join]:
-        """Groups that are predicted to be worth joining, and are none of the `refused` calls."""
-        found = (self._join(group) for first in range(len(self.units)) for group in self._connected(first))
+    def candidates(self, refused: Collection[frozenset[fx.Node]] = (), worth: float = WORTH) -> list[Join]:
+        """Groups that are predicted to save more than that part of their time, and are none of the `refused` calls."""
+        found = (self._join(group, worth) for first in range(len(self.units)) for group in self._connected(first))
         return [join for join in found if join is not None and frozenset(self.nodes_of(join.group)) not in refused]
 
     def best(self, candidates: Sequence[Join]) -> list[Join]:
@@ -175,11 +177,11 @@ class Joining:
         products = sum(len(self.cost.traits[node].contractions) for node in nodes if node in self.cost.traits)
         return all(self.units[number].joinable for number in group) and products <= LARGEST and len(nodes) <= _CALLS
 
-    def _join(self, group: Group) -> Join | None:
+    def _join(self, group: Group, worth: float) -> Join | None:
         """A group with what it saves, unless that is too little."""
         apart = sum(self.units[number].seconds for number in group)
         saving = apart - self.cost.of_program(self.nodes_of(group))
-        return Join(group, saving) if saving > WORTH * apart else None
+        return Join(group, saving) if saving > worth * apart else None
 
 
 def _homes(steps: Sequence[Step], traits: Mapping[fx.Node, Traits]) -> list[int]:

@@ -8,21 +8,20 @@ around these is cut once more. Then what is predicted to be faster together is t
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from mugraph.devices import device_for
+from mugraph.devices import Device, device_for
 from mugraph.devices.host import free_memory
 from mugraph.frontend.channels_last import with_channels_last
 from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece, partition
-from mugraph.frontend.splice import spliced
+from mugraph.frontend.splice import can_run, spliced
 from mugraph.ir.parts import has_parts
 from mugraph.pieces.image_layouts import Layout, as_recorded
 from mugraph.pieces.joined_pieces import Joiner
@@ -43,8 +42,10 @@ _SEARCHED = "it is still searched"
 _FIRST = 0.7
 """The part of the budget for programs with linear layers in them where the library could have these, or on images as they are
 recorded where they may have their channels last."""
+_AHEAD = 0.5
+"""The part of the budget for larger programs that are predicted to be so much faster that they come before what rules cut."""
 _AS_CUT = 0.6
-"""The part of the budget for programs as rules cut them, where some are predicted to be faster together."""
+"""The part of what is left of it for programs as rules cut them, where some others are predicted to be faster together."""
 _TURNED = 0.6
 """The part of what is left of it for programs on images with channels last: whole calls are compared with the rest."""
 
@@ -82,6 +83,31 @@ def _own(piece: Piece, result: Superoptimized, own: OwnKernels) -> Executable:
     return own[key]
 
 
+@dataclass
+class _Cutter:
+    """Cuts a graph by rules, around pieces that are `joined` already."""
+
+    graph: fx.Graph
+    device: str
+    """The kind of device that its tensors are on."""
+    target: Device
+    joined: tuple[Piece, ...] = ()
+
+    def cut(self, library: Sequence[LibraryKernel], tangled: Container[frozenset[fx.Node]] = frozenset()) -> Partition:
+        """The partition with some library kernels, and calls that are taken apart.
+
+        What is joined is not where something else waits for it, and it for that.
+        """
+        around = self._cut(library, tangled, self.joined)
+        return around if can_run(self.graph, around) else self._cut(library, tangled, ())
+
+    def _cut(
+        self, library: Sequence[LibraryKernel], tangled: Container[frozenset[fx.Node]], joined: Sequence[Piece]
+    ) -> Partition:
+        lookups, scans = self.target.operands_in_place, self.target.scans
+        return partition(self.graph, self.device, library, joined=joined, lookups=lookups, tangled=tangled, scans=scans)
+
+
 def plans(
     module: fx.GraphModule,
     device: str,
@@ -99,12 +125,14 @@ def plans(
     tell, library, known = optimizer.tell or silent, optimizer.library, dict(graphs or {})
     ways = _ways(module.graph, device, optimizer, deadline)
     images = tuple(ways.layouts)
-    target = device_for(optimizer.options.target)
-    cut = functools.partial(partition, module.graph, device, lookups=target.operands_in_place, scans=target.scans)
-    whole = cut(images)
+    cutter = _Cutter(module.graph, device, device_for(optimizer.options.target))
+    joiner = Joiner(module.graph, optimizer)
+    whole = cutter.cut(images)
+    if ahead := joiner.ahead(whole, known, Deadline(deadline.share(_AHEAD))):
+        cutter.joined = ahead
+        whole = cutter.cut(images)
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     layers = () if library is None else linear_layers(module.graph.nodes, device)
-    joiner = Joiner(module.graph, optimizer)
     joins = joiner.measures and bool(joiner.proposed(whole, {}))
     as_cut = Deadline(deadline.share(_AS_CUT if joins else 1.0))
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
@@ -114,7 +142,7 @@ def plans(
     for retried in (False, True):
         while (more := _tangled(whole, outcomes, tangled, retried) - tangled) and not (first.passed or optimizer.interrupted):
             tangled |= more
-            whole = cut(images, tangled=tangled)
+            whole = cutter.cut(images, tangled)
             outcomes = optimizer.outcomes(whole.pieces, known, first, once=True, decided=_so_far(whole, ways, improved))
         outcomes = optimizer.outcomes(whole.pieces, known, first)
     if library is not None and layers:
@@ -125,7 +153,7 @@ def plans(
         if free.isdisjoint(layer.product for layer in layers):
             whole = whole.with_library(layers)
         else:
-            whole = cut((*images, *layers), tangled=tangled)
+            whole = cutter.cut((*images, *layers), tangled)
             outcomes = optimizer.outcomes(whole.pieces, known, as_cut)
     whole, decided = joiner.joined(whole, dict(zip(whole.pieces, outcomes, strict=True)), known, deadline)
     if joins:  # what is left is for those whose time ran out
