@@ -30,10 +30,14 @@ from mugraph.search.long_programs import LONGEST
 from mugraph.support.deadline import Deadline
 
 _log = logging.getLogger("mugraph.torch_compile")
-_ROUNDS = 4
+_ROUNDS = 3
 """Times that steps are joined: with what was joined before, and without what was in vain."""
-_ROUND = 0.5
-"""The part of what is left of the budget for one of them."""
+_PART = 0.5
+"""The part of what is left of the budget for what comes before the steps, and then for each round."""
+_SECONDS = 20.0
+"""Seconds for what comes before the steps where the budget has no limit."""
+_LEAST = 5.0
+"""Seconds of a round if all before took less: no round takes longer than that."""
 
 Outcomes = Mapping[Piece, PieceOutcome]
 
@@ -59,7 +63,8 @@ class Joiner:
         What they are made of need not be searched then.
         """
         proposed = [*self.proposed(whole, {}, DECISIVE)] if self.measures else []
-        made = self._searched(proposed, graphs, deadline)
+        seconds = deadline.share(_PART)
+        made = self._searched(proposed, graphs, Deadline(_SECONDS if seconds is None else seconds))
         self._refuse({piece: outcome.reason for piece, outcome in made.items() if not outcome.runs})
         return tuple(piece for piece, outcome in made.items() if outcome.runs)
 
@@ -74,7 +79,9 @@ class Joiner:
             proposed = self.proposed(whole, outcomes)
             if not proposed or deadline.passed or self.optimizer.interrupted:
                 break
-            made = self._searched([*proposed], graphs, Deadline(deadline.share(_ROUND)))
+            as_long = max(deadline.elapsed, _LEAST)
+            seconds = deadline.share(_PART)
+            made = self._searched([*proposed], graphs, Deadline(as_long if seconds is None else min(seconds, as_long)))
             lost = {piece: self._objection(piece, made[piece], proposed[piece], outcomes) for piece in proposed}
             won = [piece for piece, why in lost.items() if not why]
             self._refuse({piece: why for piece, why in lost.items() if why})

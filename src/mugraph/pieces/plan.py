@@ -42,8 +42,6 @@ _SEARCHED = "it is still searched"
 _FIRST = 0.7
 """The part of the budget for programs with linear layers in them where the library could have these, or on images as they are
 recorded where they may have their channels last."""
-_AHEAD = 0.5
-"""The part of the budget for larger programs that are predicted to be so much faster that they come before what rules cut."""
 _AS_CUT = 0.6
 """The part of what is left of it for programs as rules cut them, where some others are predicted to be faster together."""
 _TURNED = 0.6
@@ -128,7 +126,7 @@ def plans(
     cutter = _Cutter(module.graph, device, device_for(optimizer.options.target))
     joiner = Joiner(module.graph, optimizer)
     whole = cutter.cut(images)
-    if ahead := joiner.ahead(whole, known, Deadline(deadline.share(_AHEAD))):
+    if ahead := joiner.ahead(whole, known, deadline):
         cutter.joined = ahead
         whole = cutter.cut(images)
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
