@@ -201,7 +201,8 @@ def test_several_results_and_changes_in_place_are_kept() -> None:
 
 def test_where_random_numbers_are_drawn_nothing_changes_places() -> None:
     def drawing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return summed(x, w) * torch.ops.aten.bernoulli.default(torch.sigmoid(x[:, :1]))
+        drawn: torch.Tensor = torch.ops.aten.bernoulli.default(torch.sigmoid(x[:, :1]))
+        return summed(x, w) * drawn
 
     module = recorded(drawing, *INPUTS)
     assert not Joiner(module.graph, Decided(WON)).measures
