@@ -1,4 +1,4 @@
-"""The same kernels with and without units beside the threads: bulk copies and warp groups, on a GPU or compiled alone.
+"""The same kernels with and without units beside the threads: bulk copies, tensor maps, warp groups, on a GPU or compiled alone.
 
     python benchmarks/engines.py --output benchmarks/results/engines.json
 
@@ -36,7 +36,9 @@ from mugraph.testing.mugraph_runs import LARGEST_ERROR
 VARIANTS = {
     "threads alone": NO_ENGINES,
     "bulk copies": Engines(bulk_row_bytes=128),
+    "tensor maps": Engines(tensor_maps=True),
     "warp groups": Engines(warp_group_rows=1),
+    "warp groups and tensor maps": Engines(warp_group_rows=1, tensor_maps=True),
 }
 """What kernels may use; `as described` stands for what the device's description says."""
 NOT_MEASURED: Record = {"microseconds": None, "relative_error": None, "right": None}

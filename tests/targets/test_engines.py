@@ -7,8 +7,10 @@ import shutil
 import pytest
 
 from lower.graphs import attention, rms_norm_linear
+from lower.test_tensor_maps import GRAPHS as BOXED
 from mugraph.devices import Engines
 from mugraph.ir import DType
+from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.warp_groups import uses_warp_groups
 from mugraph.runtime import Executable
 from mugraph.targets.cuda.emulated import EmulatedCuda
@@ -18,8 +20,13 @@ from targets.test_cuda import ERRORS, emulated, products
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
 
-BULK, GROUPS = Engines(bulk_row_bytes=128), Engines(warp_group_rows=1)
-MACHINES = {"bulk copies": Cuda("sm_90", 200_000, engines=BULK), "warp groups": Cuda("sm_90", 200_000, engines=GROUPS)}
+BULK, GROUPS, MAPS = Engines(bulk_row_bytes=128), Engines(warp_group_rows=1), Engines(tensor_maps=True)
+MACHINES = {
+    "bulk copies": Cuda("sm_90", 200_000, engines=BULK),
+    "warp groups": Cuda("sm_90", 200_000, engines=GROUPS),
+    "tensor maps": Cuda("sm_90", 200_000, engines=MAPS),
+    "both": Cuda("sm_90", 200_000, engines=Engines(warp_group_rows=1, tensor_maps=True)),
+}
 
 SCHEDULES = {
     "few rows": lambda dtype: rms_norm_linear(rows=3, inner=256, columns=128, grid=1, loop=2, dtype=dtype),
@@ -48,12 +55,23 @@ def test_products_of_every_orientation(engine: str) -> None:
     assert on.findings == []
 
 
+@needs_compiler
+@pytest.mark.parametrize("rows", [0, 1], ids=["warps", "warp groups"])
+@pytest.mark.parametrize("name", BOXED)
+def test_panels_that_boxes_bring_are_multiplied_right(name: str, rows: int) -> None:
+    on = EmulatedCuda(Cuda("sm_90", 100_000, engines=Engines(warp_group_rows=rows, tensor_maps=True)), seed=2, apart=True)
+    assert all(tensor_maps(launch.kernel) for launch in on.lower(BOXED[name]).values())
+    assert emulated(BOXED[name], on) < ERRORS[BOXED[name].inputs()[0].output.dtype]
+    assert on.findings == []
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("seed", range(20))
 def test_many_random_block_graphs(seed: int) -> None:
     dtype = (DType.FP16, DType.BF16)[seed % 2]
-    on = EmulatedCuda(Cuda("sm_90", 200_000, engines=Engines(bulk_row_bytes=128, warp_group_rows=1 + seed % 40)), seed)
+    engines = Engines(bulk_row_bytes=128, warp_group_rows=1 + seed % 40, tensor_maps=seed % 4 > 1)
+    on = EmulatedCuda(Cuda("sm_90", 200_000, engines=engines), seed)
     assert emulated(many_kernels(seed, 12, dtype), on, seed) < 10 * ERRORS[dtype]
     assert on.findings == []
 
@@ -68,6 +86,14 @@ def test_kernels_compile_without_spills(architecture: str, schedule: str) -> Non
     assert figures.spill_bytes == 0
     assert figures.registers * figures.threads <= 65536
     assert len(figures.engines) == 1
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_100", "sm_120"])
+def test_kernels_with_tensor_maps_compile_without_spills(architecture: str) -> None:
+    pytest.importorskip("cuda.core")
+    executable = Executable(SCHEDULES["online softmax"](DType.BF16), Cuda(architecture, 200_000, engines=MAPS))
+    (figures,) = executable.resources
+    assert (figures.spill_bytes, figures.engines) == (0, ("tensor maps",))
 
 
 def test_a_tall_product_is_on_warp_groups_where_a_target_has_them() -> None:

@@ -24,6 +24,9 @@ class Engines:
     warp_group_rows: int = 0
     """From how many rows on four warps multiply together, 64 rows at once, and read one factor from shared memory as they go on
     (NVIDIA: `wgmma`, sm_90 alone); 0: never."""
+    tensor_maps: bool = False
+    """Whether boxes of tensors, which tensor maps describe, may go to shared memory by one instruction each (NVIDIA: sm_90 on);
+    kernels take them where that needs fewer issue slots."""
 
 
 NO_ENGINES = Engines()

@@ -113,17 +113,23 @@ def _fragment_traffic(buffer: Buffer, tile: Tile, run: int = 1) -> Traffic:
 def _factor_accesses(kernel: Kernel, product: Matmul, factor: Tile, inner: int) -> Accesses:
     """The reads of a factor where it lies, or the copies and reads of all its panels.
 
-    What warp groups read of the ring goes past the threads and is not counted.
+    What warp groups read of the ring goes past the threads and is not counted, nor what boxes write there.
     """
     buffer, panels = kernel.buffer(factor.buffer), product.panels
     panel = None if panels is None else panels.left if inner == -1 else panels.right
     if panels is None or panel is None:
         return Accesses((factor,), lambda laid: factor_traffic(buffer, product, laid[0], inner, kernel.threads))
-    ring, times, grouped = kernel.buffer(panel.buffer), factor.shape[inner] // panels.depth, panels.grouped
+    ring, times = kernel.buffer(panel.buffer), factor.shape[inner] // panels.depth
 
     def traffic(laid: Sequence[Tile]) -> Traffic:
-        read = NONE if grouped else factor_traffic(ring, product, laid[0], inner, kernel.threads)
-        return (copy_traffic(ring, laid[0]) + read).times(times) + copy_traffic(buffer, factor)
+        if panels.grouped:
+            read = NONE
+        elif panels.boxed:
+            read = _blocks_traffic(ring, product, laid[0], inner, kernel.threads)
+        else:
+            read = factor_traffic(ring, product, laid[0], inner, kernel.threads)
+        written = NONE if panels.boxed else copy_traffic(ring, laid[0])
+        return (written + read).times(times) + copy_traffic(buffer, factor)
 
     return Accesses((panel,), traffic)
 
@@ -139,6 +145,13 @@ def factor_traffic(buffer: Buffer, product: Matmul, tile: Tile, inner: int, thre
     if on_matrix_units(product):
         return _matrices_traffic(buffer, product.dtype, product.target.shape, whole, inner, threads // WARP)
     return _vector_traffic(buffer, product.target.shape, whole, inner, rows_together(product))
+
+
+def _blocks_traffic(ring: Buffer, product: Matmul, place: Tile, inner: int, threads: int) -> Traffic:
+    """The reads of a panel in blocks along k, which are all alike, or beside each other, of which each is read for its part."""
+    blocks, *shape = place.shape
+    block = replace(place, shape=tuple(shape), strides=place.strides[1:])
+    return factor_traffic(ring, product, block, inner, threads).times(blocks if block.strides[inner] == 1 else 1)
 
 
 def _comes_in_rows(buffer: Buffer, tile: Tile) -> bool:

@@ -30,10 +30,15 @@ def with_bulk_copies(kernel: Kernel, row_bytes: int) -> Kernel:
     every = [place for each in panels for place in places(each)]
     if any(place.swizzle is not None or row_elements(place) * buffer.dtype.bytes < row_bytes for place in every):
         return kernel
-    ring = replace(ring, bulk=True)
+    return with_barriers_that_count(kernel)
+
+
+def with_barriers_that_count(kernel: Kernel) -> Kernel:
+    """The kernel with its ring filled by the engine, and a barrier behind the slots for each."""
+    assert kernel.ring is not None
+    ring, buffer = replace(kernel.ring, bulk=True), kernel.buffer(kernel.ring.buffer)
     longer = replace(buffer, elements=ring.bytes(buffer.dtype) // buffer.dtype.bytes)
-    buffers = tuple(longer if each is buffer else each for each in kernel.buffers)
-    return replace(kernel, ring=ring, buffers=buffers)
+    return replace(kernel, ring=ring, buffers=tuple(longer if each is buffer else each for each in kernel.buffers))
 
 
 def places(panels: Panels) -> Iterator[Tile]:

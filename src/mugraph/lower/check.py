@@ -22,6 +22,7 @@ from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.order import first_conflict
 from mugraph.lower.scalar_expressions import Source, subexpressions
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
+from mugraph.lower.tensor_maps import box_copies
 from mugraph.lower.tile_form import (
     Buffer,
     Dequantization,
@@ -40,7 +41,7 @@ from mugraph.lower.tile_form import (
     reads_target,
 )
 from mugraph.lower.tiles import same_elements
-from mugraph.lower.warp_groups import PLACE_BYTES, SWIZZLES, blocked, columns_first, group_tiles
+from mugraph.lower.warp_groups import PLACE_BYTES, ROW_COUNT, SWIZZLES, blocked, columns_first, group_tiles
 
 
 def check(kernel: Kernel) -> None:
@@ -80,8 +81,12 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
         )
     if isinstance(statement, Matmul) and statement.panels is not None:
         yield "its panels are not what warp groups read", not _read_by_groups(kernel, statement, statement.panels)
-        bulk = kernel.ring is not None and kernel.ring.bulk
-        yield "its panels are not rows that bulk copies move", bulk and not _moved_in_rows(statement, statement.panels)
+        bulk, boxed = kernel.ring is not None and kernel.ring.bulk, statement.panels.boxed
+        yield (
+            "its panels are not rows that bulk copies move",
+            bulk and not boxed and not _moved_in_rows(statement, statement.panels),
+        )
+        yield "its panels are not boxes of tensor maps", boxed and not (bulk and _made_of_boxes(kernel, statement))
         yield "its panels do not fit the slots of the kernel's ring", not _panels_fit(kernel, statement, statement.panels)
 
 
@@ -243,7 +248,7 @@ def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
             continue
         last = sum(step * (size - 1) for size, step in zip(place.shape, place.strides, strict=True))
         last = place.start.constant + (last if place.swizzle is None else _last_of_block(last, place.swizzle))
-        in_blocks = panels.grouped and place is panels.right
+        in_blocks = panels.left_in_blocks if place is panels.left else panels.right_in_blocks
         if product.left.shape[-1] % panels.depth or factor.buffer not in kernel.inputs or not _is_panel(place, shape, in_blocks):
             return False
         used.append(range(place.start.constant, last + 1))
@@ -264,7 +269,7 @@ def _read_by_groups(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
     place, split, width = panels.right, group_tiles(product.target.shape, kernel.threads), product.dtype.bytes
     if not panels.grouped:
         return True
-    if kernel.ring is None or place is None or split is None or kernel.ring.bulk:
+    if kernel.ring is None or place is None or split is None or (kernel.ring.bulk and not panels.boxed):
         return False
     wide = row_elements(place)
     whole = not columns_first(place) or split.across * COLUMNS % wide == 0
@@ -283,6 +288,25 @@ def _moved_in_rows(product: Matmul, panels: Panels) -> bool:
             if place.swizzle is not None or factor.strides[along] != 1 or place.shape[along] % step or not aligned:
                 return False
     return sum(math.prod(place.shape) for place in places(panels)) * product.dtype.bytes <= MOST_BYTES
+
+
+def _made_of_boxes(kernel: Kernel, product: Matmul) -> bool:
+    """Whether blocks of panels are boxes inside matrices, begin where the engine's pattern does, and can be counted."""
+    assert kernel.ring is not None
+    width, taken = product.dtype.bytes, 0
+    starts = [kernel.buffer(kernel.ring.buffer).offset, kernel.ring.slot * width]
+    for copies in box_copies(kernel, product):
+        if copies is None:
+            return False
+        place, (tall, wide) = copies.place, copies.matrix.box
+        row_step, block_step, rows = place.strides[-2 if columns_first(place) else -1], place.strides[0], copies.pieces * tall
+        pieces = copies.pieces == 1 or tall % ROW_COUNT == 0
+        dense = (row_step == wide or rows == 1) and block_step >= rows * wide and block_step % (ROW_COUNT * wide) == 0 and pieces
+        if not dense or wide * width not in SWIZZLES or place.swizzle != swizzle_of(wide * width, width):
+            return False
+        starts.append(place.start.constant * width)
+        taken += math.prod(place.shape) * width
+    return taken <= MOST_BYTES and not any(start % PLACE_BYTES for start in starts)
 
 
 def _check_threads(kernel: Kernel) -> None:

@@ -12,6 +12,7 @@ from mugraph.errors import ExceedsMemory
 from mugraph.lower.access_costs import traffic_in_all
 from mugraph.lower.bulk_copies import with_bulk_copies
 from mugraph.lower.fragments import WARP
+from mugraph.lower.issue_slots import copy_slots
 from mugraph.lower.layouts import with_layouts
 from mugraph.lower.memory import beside_another, place, whole_bytes
 from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
@@ -20,6 +21,7 @@ from mugraph.lower.parallel import with_parallel_products, with_parallel_reducti
 from mugraph.lower.register_sums import with_epilogues, with_register_sums
 from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
+from mugraph.lower.tensor_maps import tensor_maps, with_boxes
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Reduce, Statement
 from mugraph.lower.warp_groups import uses_warp_groups, with_warp_groups
 
@@ -141,6 +143,22 @@ def _laid_out(kernel: Kernel, block: Block) -> Kernel:
 
 
 def _streamed(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with its ring, if it gets one, filled by boxes where that takes fewer issue slots than what else would fill it.
+
+    A thread ring that brings staged inputs along stays: their copies come with those of the panels.
+    """
+    streamed = _without_boxes(kernel, block)
+    if not block.engines.tensor_maps or streamed.ring is None or streamed.staged:
+        return streamed
+    rows = block.engines.warp_group_rows
+    plain = with_streams(kernel, block.shared_bytes, block.alone)
+    grouped = with_warp_groups(plain, rows) if rows else plain
+    boxed = _placed(with_boxes(grouped), block.passes)
+    fits = bool(tensor_maps(boxed)) and boxed.shared_bytes <= block.shared_bytes
+    return boxed if fits and copy_slots(boxed) < copy_slots(streamed) else streamed
+
+
+def _without_boxes(kernel: Kernel, block: Block) -> Kernel:
     """The kernel with its ring, if it gets one: for warp groups, else for bulk copies, whose rows stay whole, else for warps."""
     shared_bytes, passes, engines, alone = block.shared_bytes, block.passes, block.engines, block.alone
     if engines.warp_group_rows:

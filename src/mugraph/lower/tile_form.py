@@ -209,13 +209,25 @@ class Panels:
 
     `left` and `right` are the places of a panel of each factor in a slot of the ring; None for a factor that is read
     where it lies. With `grouped`, groups of four warps multiply, and the right factor's place has one dimension more: blocks
-    of short rows, as they read it (`warp_groups.py`).
+    of short rows, as they read it (`warp_groups.py`). With `boxed`, both places are such blocks, each a box that a tensor map
+    describes (`tensor_maps.py`).
     """
 
     depth: int
     left: Tile | None
     right: Tile | None
     grouped: bool = False
+    boxed: bool = False
+
+    @property
+    def left_in_blocks(self) -> bool:
+        """Whether the left factor's place is blocks of short rows."""
+        return self.boxed
+
+    @property
+    def right_in_blocks(self) -> bool:
+        """Whether the right factor's place is."""
+        return self.grouped or self.boxed
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +328,7 @@ class Ring:
     """The `stages` slots of `slot` elements in a shared buffer that panels pass through, in the order of their use.
 
     The copies into one slot are issued while the `stages - 1` panels before it wait or are being used. With `bulk`, the
-    engine for bulk copies makes them, row by row, and behind the slots lies a barrier for each, which counts its bytes.
+    engine for bulk copies makes them, by rows or boxes, and behind the slots lies a barrier for each, which counts its bytes.
     """
 
     buffer: str

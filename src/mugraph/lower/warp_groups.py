@@ -42,7 +42,7 @@ def with_warp_groups(kernel: Kernel, fewest_rows: int = 1) -> Kernel:
     statements read too is returned as it is.
     """
     ring = kernel.ring
-    if ring is None or kernel.threads % (GROUP * WARP) or _others_read(kernel, ring.buffer):
+    if ring is None or kernel.threads % (GROUP * WARP) or others_read(kernel, ring.buffer):
         return kernel
     products = [s for s in kernel.statements if isinstance(s, Matmul)]
     streamed = {s: panels for s in products if s.target.shape[-2] >= fewest_rows and (panels := _panels(kernel, s)) is not None}
@@ -55,7 +55,7 @@ def with_warp_groups(kernel: Kernel, fewest_rows: int = 1) -> Kernel:
         return tuple(replace(s, panels=streamed[s]) if isinstance(s, Matmul) and s in streamed else s for s in statements)
 
     changed = replace(kernel, before=part(kernel.before), body=part(kernel.body), after=part(kernel.after))
-    return _with_slots(changed)
+    return with_slots(changed)
 
 
 def group_tiles(target: Shape, threads: int) -> WarpTiles | None:
@@ -95,12 +95,12 @@ def uses_warp_groups(kernel: Kernel) -> bool:
 
 
 def columns_first(place: Tile) -> bool:
-    """Whether the rows of a right factor's place go along its columns, not along k."""
+    """Whether the rows of a factor's place go along its columns: of a right factor, not along k."""
     return place.strides[-1] == 1
 
 
 def blocked(factor: Tile, place: Tile) -> Tile:
-    """A right factor, or a panel of it, with the dimensions of its place: blocks of rows before the others."""
+    """A factor, or a panel of it, with the dimensions of its place in blocks: blocks of rows before the others."""
     along = -1 if columns_first(place) else -2
     matrix = replace(factor, shape=factor.shape[-2:], strides=factor.strides[-2:])
     split = tiles.split(matrix, along + 2, matrix.shape[along] // row_elements(place))
@@ -126,8 +126,8 @@ def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
     return Panels(depth, left, right, grouped=True)
 
 
-def _with_slots(kernel: Kernel) -> Kernel:
-    """The kernel with slots that hold its panels and begin where places of right factors may."""
+def with_slots(kernel: Kernel) -> Kernel:
+    """The kernel with slots that hold its panels and begin where places in blocks may."""
     assert kernel.ring is not None
     buffer = kernel.buffer(kernel.ring.buffer)
     step = PLACE_BYTES // buffer.dtype.bytes
@@ -141,5 +141,6 @@ def _is_held(kernel: Kernel, tile: Tile) -> bool:
     return kernel.buffer(tile.buffer).memory is Memory.REGISTERS
 
 
-def _others_read(kernel: Kernel, buffer: str) -> bool:
+def others_read(kernel: Kernel, buffer: str) -> bool:
+    """Whether a statement reads a buffer as an operand, and not as a panel."""
     return any(tile.buffer == buffer for statement in kernel.statements for tile in statement.sources)

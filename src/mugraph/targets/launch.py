@@ -13,17 +13,24 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 from mugraph.errors import LaunchFailed, MugraphError, TargetUnavailable
+from mugraph.ir.dtypes import DType
+from mugraph.lower.tensor_maps import TensorMap
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.gpu import gpu_index, lacking, reported_gpu
 
 _STREAMS = 32
 """Streams for which launches are kept prepared: PyTorch has 32 of a priority on a device, and other libraries bring theirs."""
 _POINTER = 8
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+_FIRST_WITH_MAPS = 12000
+"""The driver's version."""
+_KEPT_MAPS = 1 << 12
+"""Tensor maps that are kept, encoded, by their addresses."""
 _REBUILD = "`mugraph rebuild DIR --target cuda -o OTHER` makes a saved result anew for this GPU"
 _LOST = "it or a kernel before it failed on the GPU, of which this process can use nothing more; start another"
 _REMEDIES = {
@@ -37,11 +44,15 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
-    """Blocks of the grid (one to three dimensions), threads of a block, bytes of dynamic shared memory of a block."""
+    """Blocks of the grid (one to three dimensions), threads of a block, bytes of dynamic shared memory of a block.
+
+    `maps` are the tensor maps that the kernel takes after its operands, each with the number of the operand that it is of.
+    """
 
     grid: tuple[int, ...]
     threads: int
     shared_bytes: int
+    maps: tuple[tuple[int, TensorMap], ...] = ()
 
 
 class Launcher:
@@ -149,13 +160,17 @@ class Launches:
     def _prepare(self, stream: int) -> _Prepared:
         values = (ctypes.c_uint64 * (self._count + 1))()  # the last is the null pointer that scratch memory is
         start = ctypes.addressof(values)
-        launches, tables = [], []
+        launches, tables, maps = [], [], []
         for kernel, operands in zip(self._kernels, self._operands, strict=True):
-            places = (*operands, *(self._count for _ in range(kernel.scratch)))
-            table = (ctypes.c_void_p * len(places))(*(start + _POINTER * place for place in places))
+            own = [EncodedMap(matrix, operands[number], kernel.what) for number, matrix in kernel.shape.maps]
+            pointers = [start + _POINTER * place for place in operands]
+            pointers += [each.place for each in own] + [start + _POINTER * self._count] * kernel.scratch
+            table = (ctypes.c_void_p * len(pointers))(*pointers)
             tables.append(table)
+            maps.extend(own)
             launches.append((_configuration(kernel.shape, stream), kernel.function, ctypes.addressof(table), 0))
-        return _Prepared(partial(struct.Struct(f"={self._count}Q").pack_into, values, 0), tuple(launches), tables)
+        write = partial(struct.Struct(f"={self._count}Q").pack_into, values, 0)
+        return _Prepared(_writing_maps(write, maps) if maps else write, tuple(launches), tables)
 
     def _again(self, error: Any, number: int, arguments: tuple[Any, ...]) -> None:
         """Launch where the driver did not: in a thread that has used the GPU for nothing yet, no context is current."""
@@ -175,6 +190,75 @@ class _Prepared(NamedTuple):
     """What the driver is given for each."""
     tables: Sequence[Any]
     """Pointers to the addresses that each kernel takes, which the launches have the addresses of."""
+
+
+class EncodedMap:
+    """A tensor map as a kernel takes it, encoded for the address of its operand; `place` is where its 128 bytes lie."""
+
+    def __init__(self, matrix: TensorMap, operand: int, what: str) -> None:
+        self._matrix, self._operand, self._what = matrix, operand, what
+        self._memory, self.place = _aligned_map()
+        self._address = 0
+
+    def write(self, addresses: Sequence[int]) -> None:
+        """Make it that of the operand's address among those of a call; raises LaunchFailed where the driver cannot encode it."""
+        address = addresses[self._operand]
+        if address != self._address:
+            ctypes.memmove(self.place, _encoded(self._matrix, address, self._what), _MAP_BYTES)
+            self._address = address
+
+
+def _writing_maps(write: Callable[..., None], maps: Sequence[EncodedMap]) -> Callable[..., None]:
+    """What writes the addresses of a call, and the tensor maps that they change."""
+
+    def both(*addresses: int) -> None:
+        write(*addresses)
+        for each in maps:
+            each.write(addresses)
+
+    return both
+
+
+@lru_cache(maxsize=_KEPT_MAPS)
+def _encoded(matrix: TensorMap, address: int, what: str) -> bytes:
+    """The tensor map of a matrix at an address, as the driver encodes it; it is no part of any device."""
+    driver, (tall, wide) = _driver(), matrix.box
+    kinds = {DType.FP16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", DType.BF16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"}
+    _memory, place = _aligned_map()
+    error = _encode_tiled()(
+        place,
+        getattr(driver.CUtensorMapDataType, kinds[matrix.dtype]),
+        2,
+        address,
+        (ctypes.c_uint64 * 2)(matrix.columns, matrix.rows),
+        (ctypes.c_uint64 * 1)(matrix.pitch * matrix.dtype.bytes),
+        (ctypes.c_uint32 * 2)(wide, tall),
+        (ctypes.c_uint32 * 2)(1, 1),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{matrix.row_bytes}B"),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    _done((driver.CUresult(error),), what, f"encoding a tensor map of {matrix.buffer}")
+    return ctypes.string_at(place, _MAP_BYTES)
+
+
+def _aligned_map() -> tuple[Any, int]:
+    """Memory for a tensor map, and the address in it where one may lie."""
+    memory = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
+    return memory, -(-ctypes.addressof(memory) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+
+
+@cache
+def _encode_tiled() -> Callable[..., int]:
+    """The driver's function that encodes tensor maps; the bindings' own puts them where the driver allows none."""
+    driver = _driver()
+    found = driver.cuGetProcAddress(b"cuTensorMapEncodeTiled", _FIRST_WITH_MAPS, 0)
+    address = _done(found, "the driver", "looking for tensor maps")
+    words, halves = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
+    mode, pointer = ctypes.c_int, ctypes.c_void_p
+    sizes = (words, words, halves, halves)
+    return ctypes.CFUNCTYPE(mode, pointer, mode, ctypes.c_uint32, pointer, *sizes, mode, mode, mode, mode)(int(address))
 
 
 def _configuration(shape: LaunchShape, stream: int) -> Any:

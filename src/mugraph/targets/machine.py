@@ -32,7 +32,7 @@ class KernelResources:
     spill_bytes: int
     """Stores and loads of registers that did not fit, in the code of one thread."""
     engines: tuple[str, ...]
-    """Units beside the threads that it uses: `bulk copies`, `warp groups`."""
+    """Units beside the threads that it uses: `bulk copies`, `tensor maps`, `warp groups`."""
 
 
 Functions = Mapping[str, Callable[..., None]]

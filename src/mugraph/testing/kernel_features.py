@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from mugraph.lower.fragments import COLUMNS, ROWS, WARP, on_matrix_units, warp_tiles
+from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.tile_form import Kernel, Matmul, Memory, Tile
 from mugraph.lower.warp_groups import uses_warp_groups
 
@@ -58,6 +59,7 @@ FEATURES: Mapping[str, Callable[[Kernel], bool]] = {
     "ring": lambda kernel: kernel.ring is not None,
     "staged inputs": lambda kernel: bool(kernel.staged),
     "bulk copies": lambda kernel: kernel.ring is not None and kernel.ring.bulk,
+    "tensor maps": lambda kernel: bool(tensor_maps(kernel)),
     "warp groups": uses_warp_groups,
     "swizzle": lambda kernel: any(tile.swizzle is not None for tile in _tiles(kernel)),
     "sums in registers": lambda kernel: any(buffer.memory is Memory.REGISTERS for buffer in kernel.buffers),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mugraph.lower.tensor_maps import TensorMap
 from mugraph.targets.launch import LaunchShape
 
 ROWS, DEPTH, COLUMNS = 16, 160, 96
@@ -271,5 +272,34 @@ extern "C" __global__ void matmul(const float *left, const float *right, const f
     for (int e = 0; e < 4; ++e) sum[e] = start[(g + e / 2 * 8) * 8 + 2 * t + e % 2];
     mma_m16n8k8(sum, a, b);
     for (int e = 0; e < 4; ++e) y[(g + e / 2 * 8) * 8 + 2 * t + e % 2] = sum[e];
+}}
+"""
+
+
+BOX_WORDS = 1024
+
+
+def box_shape(matrix: TensorMap) -> LaunchShape:
+    """How `copied_box` is launched for a matrix in its only input."""
+    return LaunchShape((1,), 64, 2 * BOX_WORDS + 64, ((0, matrix),))
+
+
+def copied_box(row_bytes: int, box: tuple[int, int], column: int, row: int) -> str:
+    """y[BOX_WORDS] = a box of rows of so many bytes from a column and a row on, as it arrives, and 0 (sm_90 or later)."""
+    return f"""
+extern "C" __global__ void copied_box(const fp16_t *x, fp16_t *y, TENSOR_MAP map)
+{{
+    fp16_t *const s = (fp16_t *)shared_memory();
+    mbarrier_t *const full = (mbarrier_t *)(s + {BOX_WORDS});
+    if (threadIdx.x / 32 == 0 && elected()) {{
+        mbarrier_init(full, 1);
+        proxy_fence();
+        mbarrier_arrive_expect(full, {box[0] * row_bytes});
+        box_copy(s, map, {column}, {row}, full);
+    }}
+    __syncthreads();
+    mbarrier_wait(full, 0);
+    for (int i = threadIdx.x; i < {BOX_WORDS}; i += 64)
+        y[i] = i < {box[0] * row_bytes // 2} ? s[i] : fp16_t{{0}};
 }}
 """

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mugraph.devices import Engines
+from mugraph.devices import NO_ENGINES, Engines
 from mugraph.ir.text import parse_graph
 from mugraph.lower import construct
+from mugraph.lower.issue_slots import BOX_COPY as BOX_COPY_SLOTS
+from mugraph.lower.issue_slots import PANEL_OF_ONE, THREAD_COPY
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.cuda.nvrtc import compile_cubin
 
@@ -25,7 +27,10 @@ LOCAL_MEMORY = re.compile(r"\b(?:STL|LDL)\b")
 ASYNCHRONOUS = re.compile(r"\bLDGSTS\S*")
 BULK_COPY, LOOP_OVER_LANES = "UBLKCP", "BRA.U.ANY"
 MATRIX_UNITS = re.compile(r"\bHG?MMA\b")
-BULK = Engines(bulk_row_bytes=128)
+BOX_COPY = "UTMALDG"
+BULK, MAPS = Engines(bulk_row_bytes=128), Engines(tensor_maps=True)
+BLOCK_END = re.compile(r"\b(?:BRA|EXIT|BSYNC|RET)\b|^\.L_", re.MULTILINE)
+INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\S")
 
 
 def disassembler() -> str | None:
@@ -75,6 +80,33 @@ def test_the_compiler_must_know_that_it_is_one_thread(tmp_path: Path) -> None:
     """Where the text names a lane, each copy is a loop over the lanes that might be here."""
     code = machine_code("gqa", tmp_path, engines=BULK, edit=lambda text: text.replace("elected()", "lane == 0"))
     assert code.count(LOOP_OVER_LANES) == code.count(BULK_COPY) > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_boxes_are_copied_by_one_instruction_each_and_by_no_loop_over_lanes(name: str, tmp_path: Path) -> None:
+    code = machine_code(name, tmp_path, engines=MAPS)
+    assert LOOP_OVER_LANES not in code
+    assert BULK_COPY not in code
+    assert LOCAL_MEMORY.search(code) is None
+    without = {"ntrans": "it has no product", "rmsnorm": "threads copy its panels, and what they read beside them"}
+    assert (BOX_COPY in code) == (name not in without)
+
+
+def straight_lines(code: str) -> list[str]:
+    """What runs from a label or a branch to the next."""
+    return BLOCK_END.split(code)
+
+
+def test_copies_take_about_as_many_instructions_as_issue_slots_are_counted_for(tmp_path: Path) -> None:
+    threads = straight_lines(machine_code("gated_mlp", tmp_path, engines=NO_ENGINES))
+    unrolled = [part for part in threads if len(ASYNCHRONOUS.findall(part)) == 4]
+    assert unrolled
+    for part in unrolled:
+        assert len(INSTRUCTION.findall(part)) == pytest.approx(4 * THREAD_COPY, rel=0.25)
+    boxes = [part for part in straight_lines(machine_code("gated_mlp", tmp_path, engines=MAPS)) if part.count(BOX_COPY) == 2]
+    assert boxes
+    for part in boxes:
+        assert len(INSTRUCTION.findall(part)) == pytest.approx(2 * BOX_COPY_SLOTS + PANEL_OF_ONE, rel=0.25)
 
 
 def test_local_memory_is_seen(tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ import torch
 import mugraph
 from lower.graphs import chain_of_kernels
 from mugraph.devices import resolved
-from mugraph.ir import Graph
+from mugraph.ir import DType, Graph
+from mugraph.lower.tensor_maps import TensorMap
 from mugraph.runtime import Executable, build
 from mugraph.targets.cuda.emulator import emulate
 from mugraph.targets.cuda.nvrtc import compile_cubin
 from mugraph.targets.launch import LaunchShape, LoadedKernel
 from mugraph.targets.machine import machine_for
 from targets.cuda.kernels import (
+    BOX_WORDS,
     COLUMNS,
     DEPTH,
     GROUP_DEPTH,
@@ -29,6 +31,8 @@ from targets.cuda.kernels import (
     TF32_SHAPE,
     VALID_ROWS,
     SharedMatrix,
+    box_shape,
+    copied_box,
     copied_rows,
     matmul,
     root_mean_square,
@@ -37,6 +41,7 @@ from targets.cuda.kernels import (
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
 
+HAS_TENSOR_MAPS = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 ELEMENTS = {"fp32_t": torch.float32, "fp16_t": torch.float16, "bf16_t": torch.bfloat16}
 
 
@@ -79,6 +84,19 @@ def test_tf32_agrees_with_the_emulator() -> None:
     on_gpu = [operand.cuda() for operand in operands]
     load(tf32_matmul(), "matmul", TF32_SHAPE)(*(tensor.data_ptr() for tensor in (*on_gpu, result)))
     torch.testing.assert_close(result.cpu(), emulated, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not HAS_TENSOR_MAPS, reason="tensor maps are of compute capability 9.0 or later")
+@pytest.mark.parametrize(("row_bytes", "box"), [(128, (12, 64)), (64, (16, 32)), (32, (9, 16))])
+@pytest.mark.parametrize(("column", "row"), [(0, 0), (13, 5), (80, 15), (-5, -2), (200, 40)])
+def test_boxes_arrive_as_on_the_emulator(row_bytes: int, box: tuple[int, int], column: int, row: int) -> None:
+    x = torch.randn(20, 96, generator=torch.Generator().manual_seed(3)).half()
+    shape = box_shape(TensorMap("x", DType.FP16, 20, 88, 96, box))
+    source, emulated = copied_box(row_bytes, box, column, row), torch.zeros(BOX_WORDS, dtype=torch.float16)
+    emulate(source, "copied_box", shape, [x.view(torch.uint16).numpy()], [emulated.view(torch.uint16).numpy()])
+    on_gpu, result = x.cuda(), torch.full((BOX_WORDS,), float("nan"), dtype=torch.float16, device="cuda")
+    load(source, "copied_box", shape)(on_gpu.data_ptr(), result.data_ptr())
+    assert torch.equal(result.cpu().view(torch.int16), emulated.view(torch.int16))
 
 
 @pytest.mark.parametrize("element", ELEMENTS)

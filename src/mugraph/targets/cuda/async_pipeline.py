@@ -6,12 +6,14 @@ copies of panel t + stages - 1 are issued into the slot that panel t - 1 has lef
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from mugraph.lower.bulk_copies import places, row_elements
 from mugraph.lower.streams import COPY_BYTES
+from mugraph.lower.tensor_maps import box_copies, tensor_maps
 from mugraph.lower.tile_form import Kernel, Matmul, Panels, Statement, Tile
 from mugraph.lower.tiles import row_major
 from mugraph.lower.warp_groups import blocked, uses_warp_groups
@@ -23,6 +25,8 @@ _COPY_VALUES = 16
 """Registers that an unrolled copy takes, whose addresses the compiler keeps for all branches and panels."""
 _ISSUER = "if (warp == 0 && elected())"
 """Before what one thread of a block does: the warp is that thread's alone as the compiler sees it."""
+MAP_NAME = "map"
+"""Of the parameters that are tensor maps, before their number."""
 _UNROLLED_ROWS = 8
 """Of a panel that one thread copies, a few instructions each."""
 Write = Callable[[KernelText, Matmul, Panels], None]
@@ -127,7 +131,7 @@ def _each_copy(text: KernelText, place: Tile) -> Iterator[None]:
 
 
 def _write_bulk_ring(text: KernelText) -> None:
-    """A thread of the first warp issues the copies of a panel, a row each; a slot's barrier counts their bytes.
+    """A thread of the first warp issues the copies of a panel, a row or a box each; a slot's barrier counts their bytes.
 
     Every thread waits for the count itself: even phases of a slot's barrier are those of its first, third, ... panel.
     """
@@ -155,11 +159,32 @@ def _write_bulk_ring(text: KernelText) -> None:
 def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
     elements = sum(math.prod(place.shape) for place in places(panels))
     text.line(f"mbarrier_arrive_expect(count, {elements * product.dtype.bytes});")
+    if panels.boxed:
+        _write_boxes(text, product)
+        return
     for factor, place, inner in _copied(product, panels):
         text.line(f"#pragma unroll {_UNROLLED_ROWS}")
         with text.block(f"for (int row = 0; row < {_rows(place)}; ++row)"):
             source, target = _ends(text, factor, place, inner, panels.depth)
             text.line(f"bulk_copy({target}, {source}, {row_elements(place) * product.dtype.bytes}, count);")
+
+
+def _write_boxes(text: KernelText, product: Matmul) -> None:
+    """One copy for each block of the panels."""
+    maps = tensor_maps(text.kernel)
+    for copies in box_copies(text.kernel, product):
+        assert copies is not None
+        tall, wide = copies.matrix.box
+        row = [*index_terms(copies.row), scaled(copies.panel_rows, "p")]
+        column = [*index_terms(copies.column), scaled(copies.panel_columns, "p")]
+        for block, piece in itertools.product(range(copies.blocks), range(copies.pieces)):
+            place = copies.place.start.constant + block * copies.place.strides[0] + piece * tall * wide
+            corner = f"{_coordinate(column, block * wide)}, {_coordinate(row, piece * tall)}"
+            text.line(f"box_copy(slot + {place}, {MAP_NAME}{maps.index(copies.matrix)}, {corner}, count);")
+
+
+def _coordinate(terms: Sequence[str], step: int) -> str:
+    return f"(int)({sum_of([*terms, str(step) if step else '']) or '0'})"
 
 
 # what both share ----------------------------------------------------------------------------------------------------------
@@ -213,7 +238,7 @@ def _write_next_iteration(text: KernelText) -> None:
 
 def _copied(product: Matmul, panels: Panels) -> list[tuple[Tile, Tile, int]]:
     """The factors that are copied, their places in the slot, and which of their dimensions k is."""
-    right = blocked(product.right, panels.right) if panels.grouped and panels.right is not None else product.right
+    right = blocked(product.right, panels.right) if panels.right_in_blocks and panels.right is not None else product.right
     factors = ((product.left, panels.left, -1), (right, panels.right, -2))
     return [(factor, place, inner) for factor, place, inner in factors if place is not None]
 

@@ -14,6 +14,7 @@ from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.lower import require_no_lookups
 from mugraph.lower.pipeline import stages
+from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.thread_graphs import FusionRule
 from mugraph.lower.tile_form import Kernel
 from mugraph.lower.tile_text import format_kernel
@@ -113,8 +114,10 @@ class Cuda(NvidiaGpu):
 
 
 def launch_shape(kernel: Kernel) -> LaunchShape:
-    """How a lowered kernel is launched: its printer numbers the blocks along one dimension."""
+    """How a lowered kernel is launched: its printer numbers the blocks along one dimension, and puts tensor maps last."""
     blocks = 1
     for count in kernel.grid:
         blocks *= count
-    return LaunchShape((blocks,), kernel.threads, kernel.shared_bytes)
+    names = (*kernel.inputs, *kernel.outputs)
+    maps = tuple((names.index(matrix.buffer), matrix) for matrix in tensor_maps(kernel))
+    return LaunchShape((blocks,), kernel.threads, kernel.shared_bytes, maps)

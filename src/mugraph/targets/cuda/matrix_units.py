@@ -8,7 +8,7 @@ and what came in 16 bits is widened there. Warp groups load the left factor alik
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import COLUMNS, DEPTH, PAIR, ROWS, WARP, WarpTiles, comes_by_ldmatrix, warp_tiles
@@ -88,7 +88,9 @@ class _Work:
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
             write_panel_pointers(text, product, panels)
             left, right = panels.left or product.left, panels.right or product.right
-            factors = {"a": left} if panels.grouped else {"a": left, "b": right}
+            factors = {"a": _matrix(left) if panels.left_in_blocks and panels.left else left}
+            if not panels.grouped:
+                factors["b"] = _matrix(right) if panels.right_in_blocks and panels.right else right
             write_batch_offsets(text, factors, panel_offsets(product, panels))
             with text.block(f"if (warp < {self.split.busy})" if active else ""):
                 if panels.grouped:
@@ -181,14 +183,16 @@ class _Work:
     def load_left(self, tile: Tile, pointer: str, first: str, into: str) -> None:
         """A fragment of 16 rows from `first` on."""
         row, column = tile.strides[-2:]
-        rows = tile.shape[-2]
+        rows = self.product.left.shape[-2]
         if self.by_ldmatrix(tile, -1, inner=-1):
             place = _clamped(f"{first} + lane % {ROWS}", rows, 1, self.is_whole)
-            address = self.text.element(pointer, tile, ["a_batch", scaled(row, f"({place})"), "k + lane / 16 * 8"])
+            along = self.along(tile, -1, "k + lane / 16 * 8")
+            address = self.text.element(pointer, tile, ["a_batch", scaled(row, f"({place})"), *along])
             self.load_matrices("ldmatrix", 4, into, address)
         elif self.by_ldmatrix(tile, -2, inner=-1):
             place = _clamped(f"{first} + lane / 8 % 2 * 8", rows, 8, self.is_whole)
-            address = self.text.element(pointer, tile, ["a_batch", place, scaled(column, "(k + lane % 8 + lane / 16 * 8)")])
+            line = scaled(column, "(k + lane % 8 + lane / 16 * 8)")
+            address = self.text.element(pointer, tile, ["a_batch", *self.along(tile, -2, place), line])
             self.load_matrices("ldmatrix_transposed", 4, into, address)
         else:
             corner = sum_of(["a_batch", scaled(row, f"({first})"), scaled(column, "k")])
@@ -198,19 +202,30 @@ class _Work:
     def load_right(self, tile: Tile, pointer: str) -> None:
         """right[j] from columns n0 + 8 j on."""
         row, column = tile.strides[-2:]
-        columns, first = tile.shape[-1], f"n0 + {COLUMNS} * j"
+        columns, first = self.product.right.shape[-1], f"n0 + {COLUMNS} * j"
         if self.by_ldmatrix(tile, -2, inner=-2):
             place = _clamped(f"{first} + lane % {COLUMNS}", columns, 1, self.is_whole)
-            address = self.text.element(pointer, tile, ["b_batch", scaled(column, f"({place})"), "k + lane / 8 % 2 * 8"])
+            along = self.along(tile, -2, "k + lane / 8 % 2 * 8")
+            address = self.text.element(pointer, tile, ["b_batch", scaled(column, f"({place})"), *along])
             self.load_matrices("ldmatrix", 2, "right[j]", address)
         elif self.by_ldmatrix(tile, -1, inner=-2):
             place = _clamped(first, columns, 8, self.is_whole)
-            address = self.text.element(pointer, tile, ["b_batch", place, scaled(row, "(k + lane % 16)")])
+            line = scaled(row, "(k + lane % 16)")
+            address = self.text.element(pointer, tile, ["b_batch", *self.along(tile, -1, place), line])
             self.load_matrices("ldmatrix_transposed", 2, "right[j]", address)
         else:
             corner = sum_of(["b_batch", scaled(column, f"({first})"), scaled(row, "k")])
             limits = f"{columns} - ({first}), {tile.shape[-2]} - k"
             self.gather("gather_right", "right[j]", tile, -2, f"{pointer}, {corner}, {column}, {row}, {limits}")
+
+    def along(self, tile: Tile, contiguous: int, index: str) -> list[str]:
+        """The terms of an index along the rows of a factor, which blocks cut where its panels are boxed."""
+        panels = self.product.panels
+        boxed = panels is not None and panels.boxed and tile in (panels.left, panels.right)
+        if not boxed or tile.shape[0] == 1:
+            return [index]
+        wide = tile.shape[contiguous]
+        return [scaled(tile.strides[0], f"(({index}) / {wide})"), f"({index}) % {wide}"]
 
     def load_matrices(self, function: str, count: int, into: str, address: str) -> None:
         """Registers of `count` matrices of 8 x 8."""
@@ -249,6 +264,11 @@ class _Work:
             text.line(FRAGMENT_PLACE)
             with text.block("" if self.is_whole else f"if (m < {rows} && n < {columns})"):
                 write_result(text, target, "m", "n", f"{sum_}[i][j][h]", accumulate)
+
+
+def _matrix(place: Tile) -> Tile:
+    """A place in blocks, without the dimension that counts these: its panel is of one matrix."""
+    return replace(place, shape=place.shape[1:], strides=place.strides[1:])
 
 
 def _clamped(index: str, size: int, run: int, inside: bool) -> str:

@@ -1,7 +1,8 @@
 """The CUDA C++ of lowered kernels: plain text without includes, over the device functions of `interface.h`.
 
 Each kernel is one `extern "C"` function whose parameters are the device buffers, inputs first, each aligned to 16
-bytes. Its grid is one-dimensional, the last dimension of the muGraph's grid varying fastest; shared memory is dynamic.
+bytes, and then the tensor maps of some. Its grid is one-dimensional, the last dimension of the muGraph's grid varying fastest;
+shared memory is dynamic.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.lower import tiles
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.staging import arrival
+from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
 from mugraph.targets.c_text import packaged_text
-from mugraph.targets.cuda.async_pipeline import write_arrival, write_ring
+from mugraph.targets.cuda.async_pipeline import MAP_NAME, write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
 from mugraph.targets.cuda.matrix_units import write_matrix_product
 from mugraph.targets.cuda.register_accumulators import declare_held_sums, print_held, touches_registers
@@ -72,7 +74,8 @@ def _require_printable(kernel: Kernel) -> None:
 def _parameters(kernel: Kernel) -> str:
     inputs = (f"const {kernel.buffer(name).dtype}_t *__restrict__ {name}" for name in kernel.inputs)
     outputs = (f"{kernel.buffer(name).dtype}_t *__restrict__ {name}" for name in kernel.outputs)
-    return ", ".join((*inputs, *outputs))
+    maps = (f"TENSOR_MAP {MAP_NAME}{number}" for number in range(len(tensor_maps(kernel))))
+    return ", ".join((*inputs, *outputs, *maps))
 
 
 def _print_coordinates(text: KernelText) -> None:

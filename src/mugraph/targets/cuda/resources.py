@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mugraph.lower import Launch
+from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.tile_form import Kernel
 from mugraph.lower.warp_groups import uses_warp_groups
 from mugraph.targets.cuda.machine import Cuda
@@ -31,5 +32,6 @@ def kernel_resources(machine: Cuda, launches: Sequence[Launch], sources: Mapping
 
 
 def _engines(kernel: Kernel) -> tuple[str, ...]:
-    used = {"bulk copies": kernel.ring is not None and kernel.ring.bulk, "warp groups": uses_warp_groups(kernel)}
+    bulk, maps = kernel.ring is not None and kernel.ring.bulk, bool(tensor_maps(kernel))
+    used = {"bulk copies": bulk and not maps, "tensor maps": maps, "warp groups": uses_warp_groups(kernel)}
     return tuple(name for name, is_used in used.items() if is_used)

@@ -25,6 +25,8 @@ from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional
 from mugraph.host.arrays import torch_arrays
 from mugraph.integrations.torch_operator import torch_operator
+from mugraph.ir import DType
+from mugraph.lower.tensor_maps import TensorMap
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
@@ -43,7 +45,7 @@ class Launch(ctypes.Structure):
     _fields_ = (
         *(("kernel", ctypes.c_char * 64), ("device", ctypes.c_int), ("stream", ctypes.c_uint64)),
         *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint)),
-        ("operands", ctypes.c_uint64 * 16),
+        *(("operands", ctypes.c_uint64 * 16), ("maps", ctypes.c_uint64 * 16 * 4)),
     )
 
 
@@ -366,6 +368,64 @@ def test_pointers_to_scratch_memory_follow_the_operands() -> None:
     Launcher(cubin("scratch"), "k", LARGE, scratch=2)(x.data_ptr(), y.data_ptr())
     (launch,) = launches()
     assert launch.operands[:4] == [x.data_ptr(), y.data_ptr(), 0, 0]
+
+
+def encoded(launch: Any) -> list[list[int]]:
+    """Of the launch's tensor maps, what they were encoded of: address, type, columns, rows, bytes of a row, box, swizzle."""
+    return [[*words[:8]] for words in launch.maps[:2]]
+
+
+def test_tensor_maps_are_encoded_once_for_an_address_and_kept() -> None:
+    executable = built("boxes", FOLDER)
+    (kernel,) = executable.kernels
+    DRIVER.stub_operands(3)
+    DRIVER.stub_maps(2)
+    x, w, other = (on(0, torch.randn(shape).half()) for shape in ((16, 512), (512, 256), (512, 256)))
+    calls = [(x, w), (x, w), (x, other), (x, w)]
+    for inputs in calls:
+        executable(*inputs)
+    assert DRIVER.stub_encodings() == 3
+    assert kernel.ring is not None
+    for launch, (left, right) in zip(launches(), calls, strict=True):
+        left_map, right_map = encoded(launch)
+        assert left_map == [left.data_ptr(), 6, 512, 16, 1024, 64, 16, 3]
+        assert right_map == [right.data_ptr(), 6, 256, 512, 512, 64, *right_map[6:7], 3]
+        assert launch.operands[:2] == [left.data_ptr(), right.data_ptr()]
+
+
+def test_threads_and_streams_have_tensor_maps_of_their_own() -> None:
+    executable = built("boxes", FOLDER)
+    DRIVER.stub_operands(3)
+    DRIVER.stub_maps(2)
+    pairs = [tuple(on(0, torch.randn(shape).half()) for shape in ((16, 512), (512, 256))) for _ in range(8)]
+
+    def call(inputs: tuple[Any, ...]) -> None:
+        for _ in range(20):
+            executable(*inputs)
+
+    threads = [threading.Thread(target=call, args=(inputs,)) for inputs in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(launches()) == 20 * len(pairs)
+    for launch in launches():
+        assert [words[0] for words in encoded(launch)] == launch.operands[:2]
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_what_cannot_be_encoded_names_the_kernel(offset: int) -> None:
+    matrix = TensorMap("x", DType.FP16, 64, 128, 128, (64, 64))
+    kernel = Launcher(cubin("maps"), "with_maps", LaunchShape((1,), 32, 0, ((1, matrix),)))
+    x = torch.zeros(64 * 128 + 8, dtype=torch.float16)
+    aligned = -(-x.data_ptr() // 16) * 16
+    if offset:
+        with pytest.raises(LaunchFailed, match="with_maps on cuda:0: encoding a tensor map of x failed with CUDA_ERROR_INVALID"):
+            kernel(aligned, aligned + 2 * offset)
+    DRIVER.stub_maps(1)
+    kernel(aligned, aligned)
+    (launch,) = launches()
+    assert launch.maps[0][0] == aligned
 
 
 def test_the_first_call_may_be_captured() -> None:

@@ -3,7 +3,7 @@
  * It keeps the driver's rules that a launcher can break: a launch goes to the context of its stream, or to the current one for
  * stream 0; functions belong to a context; shared memory above 48 KB must be allowed on that device; nothing is loaded while a graph is
  * captured unless the thread says that it may. A launch copies the memory of the first operand to the last, when it runs: at once, or at
- * a replay if it was captured. Calls whose names begin with stub_ are the test's. */
+ * a replay if it was captured. Tensor maps are what they were encoded of, if the driver's rules allow that. Calls whose names begin with stub_ are the test's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES = 2, KERNELS = 1024, OPERANDS = 16, LAUNCHES = 4096, USUAL_SHARED = 49152, LARGEST_SHARED = 232448 };
+enum { DEVICES = 2, KERNELS = 1024, OPERANDS = 16, MAPS = 4, MAP_WORDS = 16, LAUNCHES = 4096, USUAL_SHARED = 49152, LARGEST_SHARED = 232448 };
 enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_SUPPORTED = 801, WHILE_CAPTURING = 900 };
 
 typedef struct { unsigned grid[3], block[3], shared; void *stream; void *attributes; unsigned attribute_count; } Configuration;
@@ -20,12 +20,12 @@ typedef struct { int device; } Context;
 typedef struct Kernel Kernel;
 typedef struct { Kernel *kernel; int device, loaded; } Function;
 struct Kernel { char name[64]; int allowed[DEVICES]; Function functions[DEVICES]; };
-typedef struct { char kernel[64]; int device; uint64_t stream; unsigned grid[3], block[3], shared; uint64_t operands[OPERANDS]; } Launch;
+typedef struct { char kernel[64]; int device; uint64_t stream; unsigned grid[3], block[3], shared; uint64_t operands[OPERANDS], maps[MAPS][MAP_WORDS]; } Launch;
 
 static Context contexts[DEVICES] = {{0}, {1}};
 static Kernel kernels[KERNELS];
 static Launch launches[LAUNCHES];
-static int kernel_count, launch_count, loads, retained[DEVICES], operands = 2, copied_bytes, recording = 1;
+static int kernel_count, launch_count, loads, encodings, retained[DEVICES], operands = 2, maps, copied_bytes, recording = 1;
 static int capturing, captured_from;
 static char failing[64];
 static int failure, failures_left;
@@ -43,10 +43,12 @@ static int may_not_load(void) { return capturing && capture_mode != 2; }
 
 /* the test's */
 void stub_operands(int count) { operands = count; }
+void stub_maps(int count) { maps = count; }
+int stub_encodings(void) { return encodings; }
 void stub_copies(int bytes) { copied_bytes = bytes; }
 void stub_records(int whether) { recording = whether; }
 void stub_fail(const char *call, int error, int times) { strcpy(failing, call); failure = error; failures_left = times; }
-void stub_forget(void) { launch_count = loads = failures_left = 0; operands = 2; copied_bytes = 0; recording = 1; }
+void stub_forget(void) { launch_count = loads = encodings = failures_left = maps = 0; operands = 2; copied_bytes = 0; recording = 1; }
 int stub_launches(void) { return launch_count; }
 int stub_loads(void) { return loads; }
 const Launch *stub_launch(int number) { return &launches[number]; }
@@ -141,7 +143,24 @@ int cuLaunchKernelEx(const Configuration *configuration, Function *function, voi
     memcpy(launch->grid, configuration->grid, sizeof launch->grid);
     memcpy(launch->block, configuration->block, sizeof launch->block);
     for (int i = 0; i < operands; i++) launch->operands[i] = *(uint64_t *)parameters[i];
+    for (int i = 0; i < maps; i++) memcpy(launch->maps[i], parameters[operands + i], sizeof launch->maps[i]);
     if (!capturing) run(launch);
+    return SUCCESS;
+}
+/* Of elements of 16 bits, rank 2, whose boxes are swizzled: more is never asked for. */
+int cuTensorMapEncodeTiled(uint64_t *map, int type, unsigned rank, void *address, const uint64_t *sizes, const uint64_t *strides,
+                           const unsigned *box, const unsigned *steps, int interleave, int swizzle, int promotion, int fill) {
+    int error = fails("cuTensorMapEncodeTiled");
+    if (error) return error;
+    if ((uintptr_t)map % 64 || (uintptr_t)address % 16 || rank != 2 || (type != 6 && type != 9) || interleave || fill) return INVALID_VALUE;
+    if (swizzle < 1 || swizzle > 3 || 2 * box[0] > 16u << swizzle || 2 * box[0] % 16) return INVALID_VALUE;
+    if (strides[0] % 16 || strides[0] >> 40 || strides[0] < 2 * sizes[0]) return INVALID_VALUE;
+    for (int i = 0; i < 2; i++)
+        if (!sizes[i] || sizes[i] > 1ull << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID_VALUE;
+    const uint64_t words[] = {(uintptr_t)address, type, sizes[0], sizes[1], strides[0], box[0], box[1], swizzle};
+    memset(map, 0, MAP_WORDS * sizeof *map);
+    memcpy(map, words, sizeof words);
+    encodings++;
     return SUCCESS;
 }
 static int not_supported(void) { return NOT_SUPPORTED; }

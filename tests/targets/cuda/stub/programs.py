@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import mugraph
 from lower.graphs import chain_of_kernels, elementwise_kernel, rms_norm_linear
+from lower.test_tensor_maps import product
+from mugraph.devices import Engines
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.runtime import Executable, build
+from mugraph.runtime import Executable
+from mugraph.targets.cuda.machine import Cuda
 
 TARGET = "cuda:sm_90"
 SHAPE = (64, 256)
@@ -28,7 +32,10 @@ GRAPHS = {
     "two": chain_of_kernels(2, SHAPE),
     "three": chain_of_kernels(3, SHAPE),
     "mixed": mixed(),
+    "boxes": product(16, 512, 256, grid=2, loop=2, dtype=DType.FP16),
 }
+ENGINES = {"boxes": Engines(tensor_maps=True)}
+"""Of those graphs that use more units than the device's description says."""
 
 
 DIVIDED = "divided"
@@ -47,4 +54,5 @@ def save_divided(folder: Path) -> None:
 
 def built(name: str, folder: Path) -> Executable:
     """An executable of its own, its machine code from `folder` if that has it."""
-    return build(GRAPHS[name], TARGET, folder)
+    machine = Cuda.of(TARGET)
+    return Executable(GRAPHS[name], replace(machine, engines=ENGINES.get(name, machine.engines)), cache_directory=folder)

@@ -122,6 +122,12 @@ INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *bar
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(shared_address(shared)), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
+#define TENSOR_MAP const __grid_constant__ tensor_map_t
+INLINE void box_copy(void *shared, const tensor_map_t &map, int column, int row, mbarrier_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+                 ::"r"(shared_address(shared)), "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)) : "memory");
+}
 INLINE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 INLINE bool elected()
 {

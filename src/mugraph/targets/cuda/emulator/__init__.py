@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mugraph.errors import InvalidInput
+from mugraph.lower.tensor_maps import TensorMap
 from mugraph.support.scratch import scratch_directory
 from mugraph.targets.cuda.emulator.findings import Fault, Finding
 from mugraph.targets.cuda.emulator.toolchain import build_library, source_lines
@@ -39,7 +40,7 @@ _NOWHERE = -2
 _WARP = 32
 _MOST_THREADS = 1024
 _MOST_SHARED = 1 << 20
-_MOST_OPERANDS = 16
+_MOST_ARGUMENTS = 24
 _MOST_FINDINGS = 64
 
 
@@ -69,11 +70,11 @@ def emulate(
 ) -> Emulation:
     """Run `kernel` of the kernels' text on contiguous arrays (16-bit types as any 16-bit array), writing the outputs in place.
 
-    The kernel's parameters are pointers, inputs first. `seed` other than 0 chooses another order in which warps and lanes take
-    turns. With `regions`, the buffers in shared memory by name, findings name them, and accesses that lie in none of them are
-    out of bounds. `count_wavefronts` makes the run several times slower. Of the grid only `blocks` are run where there are any,
-    numbered along its first dimension first, and none is begun after `seconds` but the first. What blocks that are not run would
-    have written is no finding.
+    The kernel's parameters are pointers, inputs first, and then the tensor maps of `shape`. `seed` other than 0 chooses another
+    order in which warps and lanes take turns. With `regions`, the buffers in shared memory by name, findings name them, and
+    accesses that lie in none of them are out of bounds. `count_wavefronts` makes the run several times slower. Of the grid only
+    `blocks` are run where there are any, numbered along its first dimension first, and none is begun after `seconds` but the
+    first. What blocks that are not run would have written is no finding.
 
     Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++, CompilationFailed when it
     rejects the source.
@@ -92,8 +93,9 @@ def _check(shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array]
         raise InvalidInput(f"a block has whole warps of {_WARP} threads, up to {_MOST_THREADS}, not {shape.threads} threads")
     if not 0 <= shape.shared_bytes <= _MOST_SHARED:
         raise InvalidInput(f"the emulator has {_MOST_SHARED} bytes of shared memory, not {shape.shared_bytes}")
-    if len(inputs) + len(outputs) > _MOST_OPERANDS:
-        raise InvalidInput(f"the emulator launches kernels of up to {_MOST_OPERANDS} operands, not {len(inputs) + len(outputs)}")
+    arguments = len(inputs) + len(outputs) + len(shape.maps)
+    if arguments > _MOST_ARGUMENTS:
+        raise InvalidInput(f"the emulator launches kernels of up to {_MOST_ARGUMENTS} operands and tensor maps, not {arguments}")
     if any(not 0 <= block < math.prod(shape.grid) for block in blocks):
         raise InvalidInput(f"a grid of {math.prod(shape.grid)} blocks has none of the numbers {list(blocks)}")
     for array in (*inputs, *outputs):
@@ -109,6 +111,13 @@ class _Region(ctypes.Structure):
     _fields_ = (("offset", ctypes.c_int64), ("bytes", ctypes.c_int64))
 
 
+class _Map(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in ("operand", "rows", "columns", "pitch_bytes", "box_rows", "box_columns", "element_bytes")
+    )
+
+
 class _Shape(ctypes.Structure):
     _fields_ = (
         ("grid", ctypes.c_int32 * 3),
@@ -122,6 +131,8 @@ class _Shape(ctypes.Structure):
         ("blocks", ctypes.POINTER(ctypes.c_int32)),
         ("element_bytes", ctypes.c_int32),
         ("seconds", ctypes.c_double),
+        ("map_count", ctypes.c_int32),
+        ("maps", ctypes.POINTER(_Map)),
     )
 
 
@@ -185,6 +196,8 @@ class _Library:
             (ctypes.c_int32 * len(blocks))(*blocks),
             min(array.itemsize for array in (*inputs, *outputs)),
             0.0 if seconds == math.inf else seconds,
+            len(shape.maps),
+            (_Map * len(shape.maps))(*(_map(operand, matrix) for operand, matrix in shape.maps)),
         )
         found, statistics = (_Finding * _MOST_FINDINGS)(), _Statistics()
         with self._lock:
@@ -213,6 +226,11 @@ class _Library:
             )
             for each, line in zip(found, lines, strict=True)
         )
+
+
+def _map(operand: int, matrix: TensorMap) -> _Map:
+    size = matrix.dtype.bytes
+    return _Map(operand, matrix.rows, matrix.columns, matrix.pitch * size, *matrix.box, size)
 
 
 @lru_cache(maxsize=16)

@@ -4,6 +4,7 @@
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define TENSOR_MAP const tensor_map_t &
 
 struct Coordinates { unsigned x, y, z; };
 extern Coordinates threadIdx, blockIdx, blockDim, gridDim;
@@ -21,6 +22,7 @@ void emulated_mbarrier_init(void *barrier, int arrivals);
 void emulated_mbarrier_arrive_expect(void *barrier, int bytes);
 void emulated_mbarrier_wait(void *barrier, int parity);
 void emulated_bulk_copy(void *shared, const void *from, int bytes, void *barrier);
+void emulated_box_copy(void *shared, const void *map, int column, int row, void *barrier);
 void emulated_proxy_fence();
 void emulated_wgmma(float *sum, int columns, const unsigned *left, unsigned long long matrix, bool columns_first, bool is_bf16);
 void emulated_wgmma_fence();

@@ -72,6 +72,10 @@ INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *bar
 {
     emulated_bulk_copy(shared, from, bytes, barrier);
 }
+INLINE void box_copy(void *shared, const tensor_map_t &map, int column, int row, mbarrier_t *barrier)
+{
+    emulated_box_copy(shared, &map, column, row, barrier);
+}
 INLINE void proxy_fence() { emulated_proxy_fence(); }
 /* All lanes meet, which orders nothing; and the lane is not 0, so that what counts on lane 0 shows. */
 INLINE bool elected()

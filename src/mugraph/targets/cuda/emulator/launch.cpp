@@ -20,12 +20,17 @@ extern Coordinates threadIdx, blockIdx, blockDim, gridDim;
 
 namespace {
 
-constexpr int kMaxOperands = 16;
+constexpr int kMaxArguments = 24; /* operands and tensor maps */
 
 struct OperandView {
     void *memory;
     std::int64_t bytes;
     std::int32_t output;
+};
+
+/* A tensor map, in whose place the number of its operand stands. */
+struct MapView {
+    std::int64_t operand, rows, columns, pitch_bytes, box_rows, box_columns, element_bytes;
 };
 
 struct Shape {
@@ -40,9 +45,12 @@ struct Shape {
     std::int32_t element_bytes;
     /* After this time no further block is begun; 0 for no limit. */
     double seconds;
+    /* Of matrices in operands, which the kernel takes after these. */
+    std::int32_t map_count;
+    const MapView *maps;
 };
 
-void *addresses[kMaxOperands];
+void *addresses[kMaxArguments];
 int count;
 void (*kernel)();
 
@@ -60,7 +68,7 @@ template <int N> void call_if_count()
             call_if_count<N - 1>();
     }
 }
-void call_kernel() { call_if_count<kMaxOperands>(); }
+void call_kernel() { call_if_count<kMaxArguments>(); }
 
 /* An operand between two guards: what is read or written there is out of its bounds. */
 class Guarded {
@@ -109,8 +117,14 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
         addresses[number] = copies.back().memory();
         operands.push_back({copies.back().memory(), view.bytes, view.output != 0, Cells(view.output ? view.bytes : 0)});
     }
+    std::vector<TensorMap> maps;
+    for (const MapView *view = shape->maps; view != shape->maps + shape->map_count; ++view)
+        maps.push_back({copies[view->operand].memory(), view->rows, view->columns, view->pitch_bytes, view->box_rows,
+                        view->box_columns, view->element_bytes});
+    for (std::size_t number = 0; number < maps.size(); ++number)
+        addresses[operand_count + number] = &maps[number];
     kernel = entry;
-    count = operand_count;
+    count = operand_count + shape->map_count;
     shared_bytes = shape->shared_bytes;
     regions.assign(shape->regions, shape->regions + shape->region_count);
     counting = shape->count_wavefronts != 0;

@@ -16,6 +16,8 @@ namespace emulation {
 namespace {
 
 constexpr std::uint32_t kBarrierBytes = 8, kCopyUnit = 16;
+/* Boxes begin at lines of 128 bytes, whose number says how chunks are exchanged. */
+constexpr int kLineBits = 7;
 /* Numbers of barriers share the field that holds those of threads. */
 constexpr std::size_t kMaxBarriers = 1023;
 
@@ -70,6 +72,37 @@ void land_copies(Barrier &barrier)
         barrier.bytes -= static_cast<std::int64_t>(copy.data.size());
         advance(barrier);
     }
+}
+
+/* The engine takes `data` to where `shared` is, some time until the barrier's phase is over. */
+void begin_copy(Barrier &barrier, void *shared, std::vector<unsigned char> data, std::uint32_t alignment, const void *site)
+{
+    const std::uint32_t bytes = static_cast<std::uint32_t>(data.size());
+    require_fences(shared, bytes, site);
+    write(shared, bytes, alignment, site, true);
+    poison(shared, bytes);
+    barrier.copier = thread;
+    barrier.copies.push_back({static_cast<unsigned char *>(shared), thread, site, std::move(data)});
+    announce_progress();
+}
+
+/* The bytes of a box as they lie in shared memory, behind `shared`: zeros outside of the matrix, and the chunks of its rows exchanged. */
+std::vector<unsigned char> box(const TensorMap &map, const unsigned char *shared, int column, int row, const void *site)
+{
+    const std::int64_t row_bytes = map.box_columns * map.element_bytes, chunks = row_bytes / kCopyUnit;
+    std::vector<unsigned char> data(map.box_rows * row_bytes);
+    const std::int64_t start = shared - shared_memory();
+    const std::int64_t first = std::max<std::int64_t>(0, -column), last = std::min(map.box_columns, map.columns - column);
+    for (std::int64_t r = std::max<std::int64_t>(0, -row); r < std::min(map.box_rows, map.rows - row) && first < last; ++r) {
+        const unsigned char *const from = map.memory + (row + r) * map.pitch_bytes + column * map.element_bytes;
+        read(from + first * map.element_bytes, (last - first) * map.element_bytes, map.element_bytes, site);
+        for (std::int64_t c = first; c < last; ++c) {
+            const std::int64_t plain = start + r * row_bytes + c * map.element_bytes;
+            const std::int64_t place = plain ^ (plain >> kLineBits & (chunks - 1)) * kCopyUnit;
+            std::memcpy(data.data() + (place - start), from + c * map.element_bytes, map.element_bytes);
+        }
+    }
+    return data;
 }
 
 } // namespace
@@ -133,12 +166,20 @@ void emulated_bulk_copy(void *shared, const void *from, int bytes, void *address
     if (bytes <= 0 || bytes % kCopyUnit != 0)
         report(Kind::misaligned, shared, bytes, kShared, -1, site);
     read(from, bytes, kCopyUnit, site);
-    require_fences(shared, bytes, site);
-    write(shared, bytes, kCopyUnit, site, true);
-    poison(shared, bytes);
-    barrier.copier = thread;
-    barrier.copies.push_back({static_cast<unsigned char *>(shared), thread, site, {source, source + bytes}});
-    announce_progress();
+    begin_copy(barrier, shared, {source, source + bytes}, kCopyUnit, site);
+}
+
+void emulated_box_copy(void *shared, const void *map, int column, int row, void *address)
+{
+    const void *const site = __builtin_return_address(0);
+    Barrier &barrier = barrier_at(address, site);
+    require_fences(address, kBarrierBytes, site);
+    const auto &matrix = *static_cast<const TensorMap *>(map);
+    if ((static_cast<unsigned char *>(shared) - shared_memory()) % (1 << kLineBits) != 0) {
+        report(Kind::misaligned, shared, kCopyUnit, kShared, -1, site);
+        abandon_block();
+    }
+    begin_copy(barrier, shared, box(matrix, static_cast<unsigned char *>(shared), column, row, site), 1 << kLineBits, site);
 }
 
 void emulated_proxy_fence() { fence_writes(); }

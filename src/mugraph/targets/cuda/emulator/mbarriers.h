@@ -5,6 +5,12 @@
 
 namespace emulation {
 
+/* What a tensor map says: a matrix in device memory, and how much of it is a box. */
+struct TensorMap {
+    unsigned char *memory;
+    std::int64_t rows, columns, pitch_bytes, box_rows, box_columns, element_bytes;
+};
+
 /* Whether the calling thread has waited until a phase of the barrier of that number was over. */
 bool has_waited(int barrier, std::uint32_t phase);
 

@@ -1,0 +1,56 @@
+"""What the copies of a ring take of a multiprocessor's issue slots: the instructions that warps issue for them."""
+
+from __future__ import annotations
+
+import math
+
+from mugraph.lower.bulk_copies import COPY_BYTES, places, row_elements
+from mugraph.lower.fragments import WARP
+from mugraph.lower.tensor_maps import box_copies
+from mugraph.lower.tile_form import Kernel, Matmul, Panels
+
+THREAD_COPY = 19
+"""Instructions of a warp for 16 bytes of each lane: one is the copy, the others find out where both ends are."""
+ROW_COPY = 8
+"""Of the one thread that issues bulk copies, for a row: the copy, and its operands in uniform registers."""
+BOX_COPY = 7
+"""Of the same thread for a box."""
+PANEL_OF_ONE = 13
+"""Of the same thread for a panel: to be elected, to find the panel's place, to announce its bytes."""
+THREAD_WAIT = 4
+"""Of every warp for a panel: closing the group, waiting for it, the barrier."""
+COUNTED_WAIT = 8
+"""The same where a barrier in shared memory counts bytes: its address and phase, the wait and its loop, the barrier."""
+
+
+def copy_slots(kernel: Kernel) -> int:
+    """Issue slots that a block spends on the copies of its ring and on waiting for them, in all; 0 without a ring.
+
+    The numbers of instructions were counted in what NVIDIA's assembler makes of generated kernels for sm_90; a multiprocessor has
+    four schedulers, each of which issues one instruction a turn (CUDA C++ Programming Guide, compute capability 9.0).
+    """
+    ring, warps = kernel.ring, kernel.threads // WARP
+    if ring is None:
+        return 0
+    slots = 0
+    for part, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
+        for product in part:
+            if isinstance(product, Matmul) and product.panels is not None:
+                panels = times * (product.left.shape[-1] // product.panels.depth)
+                by_engine = warps * COUNTED_WAIT + PANEL_OF_ONE + _issued(kernel, product, product.panels)
+                by_threads = warps * THREAD_WAIT + THREAD_COPY * _warp_copies(product, product.panels)
+                slots += panels * (by_engine if ring.bulk else by_threads)
+    return slots
+
+
+def _issued(kernel: Kernel, product: Matmul, panels: Panels) -> int:
+    """What one thread issues for the copies of a panel, by boxes or by rows."""
+    if panels.boxed:
+        return BOX_COPY * sum(copies.blocks * copies.pieces for copies in box_copies(kernel, product) if copies is not None)
+    return ROW_COPY * sum(math.prod(place.shape) // row_elements(place) for place in places(panels))
+
+
+def _warp_copies(product: Matmul, panels: Panels) -> int:
+    """Instructions that copy a panel, each 16 bytes for every lane of a warp."""
+    lines = sum(math.prod(place.shape) * product.dtype.bytes for place in places(panels))
+    return -(-lines // (WARP * COPY_BYTES))
