@@ -3,10 +3,10 @@
     python benchmarks/gpu_order.py --jobs 12 --output benchmarks/results/gpu-order.json
 
 The search's best candidates, the program as it is (`original`) and, where it was written for these sizes, the muGraph of
-examples/paper are compared with float64 and timed beside eager PyTorch and `torch.compile`. Each contestant is captured into a
-CUDA graph, as several calls, and in every round all replay theirs in a random order between two events of the GPU. `warm` calls
-read the same tensors, `cold` ones each a set of its own, of which there are so many that none is left in the L2 cache. Times
-are medians in seconds of a call. `correlation` is Spearman's, of predicted and cold times of the candidates; `regret`, how much
+examples/paper are compared with float64 and timed beside the rivals of `gpu_rivals.py`. Each contestant is captured into a CUDA
+graph, as several calls, and in every round all replay theirs in a random order between two events of the GPU. `warm` calls read
+the same tensors, `cold` ones each a set of its own, of which there are so many that none is left in the L2 cache. Times are
+medians in seconds of a call. `correlation` is Spearman's, of predicted and cold times of the candidates; `regret`, how much
 slower than the fastest candidate the first predicted one is. `--jobs` processes search and compile ahead; nothing is timed
 before they are done. Exits with 1 when a result is wrong.
 """
@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from gpu_check import compared, this_target
-from gpu_times import contestants
+from gpu_rivals import offers, rivals
 from kept import Case, Record, missing, records
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.errors import MugraphError
@@ -45,6 +45,7 @@ from mugraph.search import search
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.testing.mugraph_runs import LARGEST_ERROR
 from mugraph.testing.paper import WRITTEN_FOR
+from ranks import rank_correlation
 
 PAPER = Path(__file__).parent.parent / "examples" / "paper"
 CALLS = 32
@@ -117,12 +118,13 @@ def record(
             entry["failed"] = f"{type(fault).__name__}: {fault}"[:300]
         else:
             calls[entry["name"]] = executable
-    offers, refused = contestants(workload, function, inputs, modes)
-    calls |= offers
+    offered = offers(rivals(workload, function, modes), inputs, exact)
+    refused = dict(offered.refused)
+    calls |= offered.functions
     times = {"warm": timed(calls, [inputs], refused), "cold": timed(calls, copies(inputs), refused)}
     for entry in entries:
         entry |= {how: seconds[entry["name"]] for how, seconds in times.items() if entry["name"] in seconds}
-    rest = {name: {how: times[how].get(name) for how in times} for name in offers}
+    rest = {name: {how: times[how].get(name) for how in times} for name in offered.functions}
     properties = torch.cuda.get_device_properties(0)
     return {
         "device": properties.name,
@@ -130,6 +132,7 @@ def record(
         "roofline_seconds": roofline,
         "candidates": entries,
         "rivals": rest,
+        "rival_errors": offered.errors,
         "refused": refused,
         **ranking([entry for entry in entries if entry["name"].isdigit() and "cold" in entry]),
     }
@@ -185,15 +188,7 @@ def ranking(measured: Sequence[Record]) -> Record:
     if len(measured) < 2:
         return {"correlation": None, "regret": None}
     predicted, cold = [entry["predicted"] for entry in measured], [entry["cold"] for entry in measured]
-    places = [_ranks(each) for each in (predicted, cold)]
-    level = any(len(set(each)) < 2 for each in places)
-    return {"correlation": None if level else statistics.correlation(*places), "regret": cold[0] / min(cold) - 1}
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """The place of each value, that of equal ones in the middle of theirs."""
-    ordered = sorted(values)
-    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
+    return {"correlation": rank_correlation(predicted, cold), "regret": cold[0] / min(cold) - 1}
 
 
 def summary(found: Sequence[Record]) -> Record:

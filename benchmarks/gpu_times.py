@@ -1,12 +1,13 @@
-"""Times on a GPU: the best muGraph of every workload against PyTorch, with inputs in the L2 cache and without, and the roofline.
+"""Times on a GPU: the best muGraph of every workload, its rivals and the roofline, with inputs in the L2 cache and without.
 
     python benchmarks/gpu_times.py --output benchmarks/results/gpu-times.json
     python benchmarks/gpu_times.py --target cpu --size small        # the same steps where there is no GPU
 
-Every contestant is captured into CUDA graphs: eager PyTorch, `torch.compile` as it is and with max-autotune, and, where a
-workload writes attention out, `scaled_dot_product_attention`. They take turns, and times are medians over rounds. Without the
-cache, a buffer larger than it is written before every call, and the time of writing it alone is taken off. A run that is
-repeated makes what is missing.
+Every contestant is captured into CUDA graphs: what `superoptimize` finds, and those of `gpu_rivals.py` that are installed and
+right. They take turns, and times are medians over rounds. Without the cache, a buffer larger than it is read before every
+call, which leaves nothing that would have to be written back, and the time of reading it alone is taken off. The predicted time
+stands beside the measured ones, with Spearman's correlation over all combinations of a device. A run that is repeated makes what
+is missing.
 """
 
 from __future__ import annotations
@@ -17,35 +18,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 
 import mugraph
 from gpu_check import asked
+from gpu_rivals import offers, rivals
 from kept import Record, records
 from mugraph.devices import device_for, roofline_seconds
 from mugraph.frontend import trace
-from mugraph.frontend.workload_functions import EPSILON
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.runtime import measure
-from mugraph.runtime.baselines import COMPILE_MODES
+from mugraph.runtime.baselines import OURS
 from mugraph.targets.machine import Machine
+from ranks import rank_correlation
 
 FLUSHED_BYTES = {"cuda": 256 << 20, "cpu": 64 << 20}
 """More than any cache behind which device memory lies."""
 ROUNDS = 50
 MEASURING_SECONDS = 5.0
-
-Function = Callable[..., torch.Tensor]
-
-
-def attention_of_normed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """QKNorm with the library's attention."""
-    width = q.shape[-1:]
-    return F.scaled_dot_product_attention(F.rms_norm(q, width, eps=EPSILON), F.rms_norm(k, width, eps=EPSILON), v)
-
-
-BY_LIBRARY: Mapping[str, tuple[str, Function]] = {"qknorm": ("scaled_dot_product_attention", attention_of_normed)}
-"""What a user would call instead, where the workload's function does not call it."""
 
 
 def record(workload: str, dtype: str, batch: int, size: str, target: str) -> Record:
@@ -55,48 +44,34 @@ def record(workload: str, dtype: str, batch: int, size: str, target: str) -> Rec
     device = device_for(target)
     roofline = roofline_seconds(trace(function, tensors).graph, device)
     inputs = tensors if target == "cpu" else tuple(tensor.cuda() for tensor in tensors)
+    exact = function(*(tensor.double() for tensor in inputs))
     best = mugraph.superoptimize(function, inputs, target)
     machine = best.executable.machine
-    offers, refused = contestants(workload, function, inputs)
-    calls = {name: partial(offer, *inputs) for name, offer in ({"mugraph": best} | offers).items()}
+    offered = offers(rivals(workload, function), inputs, exact)
+    calls = {name: partial(offer, *inputs) for name, offer in ({OURS: best} | dict(offered.functions)).items()}
     with torch.no_grad():
         warm, refused_warm = timed(calls, machine, None)
         cold, refused_cold = timed(calls, machine, flush(inputs[0].device.type))
-    baselines = {name: seconds for name, seconds in warm.items() if name != "mugraph"}
+    baselines = {name: seconds for name, seconds in warm.items() if name != OURS}
     return {
         "device": device.name,
         "torch": torch.__version__,
         "found": best.found,
+        "predicted_seconds": best.best.cost if best.found else None,
         "roofline_seconds": roofline,
         "warm_seconds": warm,
         "cold_seconds": cold,
-        "roofline_share": roofline / cold["mugraph"] if cold["mugraph"] > 0 else None,
-        "speedup": min(baselines.values()) / warm["mugraph"] if baselines else None,
-        "refused": refused | refused_warm | refused_cold,
+        "roofline_share": roofline / cold[OURS] if cold[OURS] > 0 else None,
+        "speedup": min(baselines.values()) / warm[OURS] if baselines else None,
+        "errors": offered.errors,
+        "refused": dict(offered.refused) | refused_warm | refused_cold,
     }
 
 
-def contestants(
-    workload: str, function: Function, inputs: Sequence[torch.Tensor], modes: Sequence[str] = tuple(COMPILE_MODES)
-) -> tuple[dict[str, Function], dict[str, str]]:
-    """What PyTorch offers for a workload in some modes, called once, and the reasons of what cannot run."""
-    offered = {"torch eager": function} | {name: torch.compile(function, mode=COMPILE_MODES[name]) for name in modes}
-    offered |= dict([BY_LIBRARY[workload]] if workload in BY_LIBRARY else [])
-    offers: dict[str, Function] = {}
-    refused: dict[str, str] = {}
-    for name, offer in offered.items():
-        try:
-            offer(*inputs)
-        except Exception as error:  # whatever the compiler stack raises is the reason
-            refused[name] = f"{type(error).__name__}: {error}"[:200]
-        else:
-            offers[name] = offer
-    return offers, refused
-
-
 def flush(device: str) -> Callable[[], object]:
-    """Writes more than a cache holds."""
-    return torch.empty(FLUSHED_BYTES[device], dtype=torch.uint8, device=device).zero_
+    """Reads more than a cache holds, and writes one number."""
+    buffer = torch.ones(FLUSHED_BYTES[device] // 4, device=device)
+    return partial(torch.amax, buffer, 0, out=torch.empty((), device=device))
 
 
 def timed(
@@ -125,18 +100,36 @@ def _in_turn(before: Callable[[], object], call: Callable[[], object]) -> None:
 
 
 def summary(found: Sequence[Record]) -> Record:
-    """Microseconds of ours, the best of PyTorch's and the roofline, by combination."""
-    return {f"{r['workload']} {r['dtype']} batch {r['batch']} on {r['device']}": _microseconds(r) for r in found}
+    """Microseconds of ours, of the best rivals and of the roofline by combination; by device, how well predictions rank them."""
+    times = {f"{r['workload']} {r['dtype']} batch {r['batch']} on {r['device']}": _microseconds(r) for r in found}
+    ranked = {name: _ranked([r for r in found if r["device"] == name]) for name in sorted({r["device"] for r in found})}
+    return times | {f"rank correlation of predicted and cold times on {name}": of for name, of in ranked.items()}
+
+
+def _ranked(found: Sequence[Record]) -> float | None:
+    pairs = [(r["predicted_seconds"], r["cold_seconds"][OURS]) for r in found if r["predicted_seconds"] is not None]
+    correlation = rank_correlation([predicted for predicted, _ in pairs], [measured for _, measured in pairs])
+    return None if correlation is None else round(correlation, 3)
 
 
 def _microseconds(entry: Record) -> Record:
-    best = min(((s, name) for name, s in entry["warm_seconds"].items() if name != "mugraph"), default=(None, "none"))
+    best = {how: _best_rival(entry[f"{how}_seconds"]) for how in ("warm", "cold")}
     return {
-        "warm": round(1e6 * entry["warm_seconds"]["mugraph"], 2),
-        "cold": round(1e6 * entry["cold_seconds"]["mugraph"], 2),
-        "roofline": round(1e6 * entry["roofline_seconds"], 2),
-        f"best of PyTorch, warm ({best[1]})": None if best[0] is None else round(1e6 * best[0], 2),
+        "warm": _us(entry["warm_seconds"][OURS]),
+        "cold": _us(entry["cold_seconds"][OURS]),
+        "predicted": _us(entry["predicted_seconds"]),
+        "roofline": _us(entry["roofline_seconds"]),
+        **{f"best rival, {how} ({name})": _us(seconds) for how, (name, seconds) in best.items()},
     }
+
+
+def _best_rival(seconds: Mapping[str, float]) -> tuple[str, float | None]:
+    rest = {name: of for name, of in seconds.items() if name != OURS}
+    return min(rest.items(), key=lambda each: each[1], default=("none", None))
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1e6 * seconds, 2)
 
 
 def main() -> None:

@@ -15,8 +15,9 @@ import argparse
 import hashlib
 import itertools
 import json
+import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,17 @@ SAID = {
 }
 """How many times as fast as the best other system the paper says its kernels are (both GPUs where none is named)."""
 
+MISSING_SYSTEMS = {
+    "TensorRT": "not installed on the machine with the H100",
+    "FlashAttention": "not installed there as a package; PyTorch's attention runs FlashAttention where it can",
+    "FlashInfer": "not installed there",
+    "Triton": "kernels by hand have not been timed yet; the paper's own are not at hand",
+}
+"""Systems that `gpu_rivals.py` has rivals of, and why the stored records have none; of those that have, nothing is missing."""
+
 MISSING = (
     ("the A100 columns", "no A100 was at hand: for it there are predictions, and kernels that compile and run on the emulator"),
-    ("TensorRT, TensorRT-LLM", "not installed on the machine with the H100"),
-    ("FlashAttention, FlashDecoding as packages", "not installed there; PyTorch's attention runs FlashAttention where it can"),
-    ("TASO/PET", "not installed there"),
-    ("Triton kernels as a rival", "the paper's own are not at hand; ours in Triton are not timed yet"),
+    ("TensorRT-LLM, TASO/PET", "not installed on the machine with the H100"),
     ("end-to-end models on a GPU", "models given to `torch.compile` have not been run on one yet"),
     ("a search of up to four hours", "searches end by themselves after seconds, see above"),
 )
@@ -84,8 +90,21 @@ def gpu() -> Part:
             | {"first": numbered["1"], "best": min(numbered.values()), "paper_graph": ours.get("paper")}
             | {"rival": fastest, "rival_seconds": rivals[fastest], "eager": rivals["torch eager"]}
             | {"ratio": rivals[fastest] / min(numbered.values()), "roofline": record["roofline_seconds"]}
+            | {"systems": by_system(record["workload"], rivals)}
         )
     return {"rows": rows}
+
+
+def by_system(workload: str, seconds: Mapping[str, float]) -> dict[str, float]:
+    """The best time of each system's rivals for a workload, by their names."""
+    from gpu_rivals import rivals
+    from mugraph.frontend.workloads import WORKLOADS
+
+    found: dict[str, float] = {}
+    for rival in rivals(workload, WORKLOADS[workload].function()):
+        if rival.name in seconds:
+            found[rival.system] = min(seconds[rival.name], found.get(rival.system, math.inf))
+    return found
 
 
 def cpu() -> Part:
@@ -264,7 +283,7 @@ def page(parts: dict[str, Part]) -> str:
         _norms_section(parts["norms"]),
         _graphs_section(parts["graphs"]),
         _model_section(parts["model"]),
-        _section("Not shown", _table(("in the paper", "why not here"), MISSING)),
+        _section("Not shown", _table(("in the paper", "why not here"), (*_missing_systems(parts["gpu"]), *MISSING))),
     )
     return "\n\n".join(section.rstrip() for section in sections) + "\n"
 
@@ -307,7 +326,28 @@ def _gpu_section(part: Part) -> str:
         "RMS norm alone; with the paper's layer norm there are predictions, below."
     )
     plot = "![How many times as fast as PyTorch](plots/paper-gpu.svg)"
-    return _section("Kernels on a GPU", prose, plot, _table(head, rows))
+    return _section("Kernels on a GPU", prose, plot, _table(head, rows), *_systems(part))
+
+
+def _systems(part: Part) -> Iterator[str]:
+    """How many times as fast the fastest candidate is as each system's best; nothing where PyTorch was the only one."""
+    systems = sorted({system for row in part["rows"] for system in row["systems"]})
+    if len(systems) < 2:
+        return
+    rows = [
+        (
+            *(_name(row), row["dtype"], str(row["batch"])),
+            *(f"{row['systems'][system] / row['best']:.2f}" if system in row["systems"] else "" for system in systems),
+        )
+        for row in part["rows"]
+    ]
+    yield "How many times as fast `ours` is as the best of each system's rivals (`benchmarks/gpu_rivals.py`):"
+    yield _table(("", "type", "batch", *systems), rows)
+
+
+def _missing_systems(part: Part) -> Iterator[tuple[str, str]]:
+    timed = {system for row in part["rows"] for system in row["systems"]}
+    return ((system, why) for system, why in MISSING_SYSTEMS.items() if system not in timed)
 
 
 def _name(row: Part) -> str:

@@ -56,6 +56,23 @@ def test_figures_of_the_page_follow_the_records() -> None:
     assert "| 123.4 |" not in before
 
 
+def test_systems_that_were_timed_have_a_column_and_are_missing_no_more() -> None:
+    changed = copy.deepcopy(STORED)
+    before = paper.page(changed)
+    assert "| TensorRT |" in before.split("Not shown")[1]
+    assert "gpu_rivals.py" not in before
+    changed["gpu"]["rows"][0]["systems"]["TensorRT"] = 3 * changed["gpu"]["rows"][0]["best"]
+    after = paper.page(changed)
+    assert "| TensorRT |" not in after.split("Not shown")[1]
+    assert "| PyTorch | TensorRT |" in after
+    assert "| 3.00 |" in after
+
+
+def test_rivals_go_to_the_system_that_they_are_of() -> None:
+    seconds = {"torch eager": 4.0, "attention, flash": 3.0, "FlashInfer decode": 2.0, "of no table": 1.0}
+    assert paper.by_system("gqa", seconds) == {"PyTorch": 3.0, "FlashInfer": 2.0}
+
+
 def test_every_workload_of_the_paper_and_every_batch_is_there() -> None:
     measured = {(row["workload"], row["batch"]) for row in STORED["gpu"]["rows"]}
     assert {name for name, _ in measured} == set(paper.SAID)
