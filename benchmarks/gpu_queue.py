@@ -57,6 +57,10 @@ QUEUE = (
     Entry("parts", ("-m", "pytest", "-q", "tests/lower/test_concatenations.py", "tests/targets/test_choices.py"), 180),
     Entry("small", (_CHECK, *_AT_ONCE, "--size", "small", "--output", "{results}/small.json"), 300),
     Entry("order", (_ORDER, *_AT_ONCE, "--most", "8", "--output", "{results}/order.json"), 600),
+    Entry("engines", ("benchmarks/engines.py", "--batches", "16", "8", "--output", "{results}/engines.json"), 600),
+    Entry("rounded", (_ROUNDED, "--output", "{results}/rounded.json"), 180),
+    Entry("aim", (_TIMES, "rmsnorm", "--batches", "2", "--output", "{results}/aim.json"), 180),
+    Entry("times", (_TIMES, "--batches", "8", "1", "16", "--output", "{results}/times.json"), 600),
     Entry("memcheck", (_CHECK, "--size", "small", "--output", "{results}/memcheck.json"), 600, _sanitizer("memcheck")),
     Entry("racecheck", (_CHECK, "--size", "small", "--output", "{results}/racecheck.json"), 600, _sanitizer("racecheck")),
     Entry(
@@ -67,11 +71,7 @@ QUEUE = (
     Entry("triton", (_CHECK, *_TRITON, *_AT_ONCE, "--dtypes", "fp16", "bf16", "fp32", "--output", "{results}/triton.json"), 600),
     Entry("triton_order", (_ORDER, *_TRITON, *_AT_ONCE, "--most", "4", "--output", "{results}/triton_order.json"), 600),
     Entry("full", (_CHECK, *_AT_ONCE, "--output", "{results}/full.json"), 600),
-    Entry("aim", (_TIMES, "rmsnorm", "--batches", "2", "--output", "{results}/aim.json"), 180),
-    Entry("times", (_TIMES, "--batches", "8", "1", "16", "--output", "{results}/times.json"), 600),
-    Entry("rounded", (_ROUNDED, "--output", "{results}/rounded.json"), 180),
     Entry("triton_rounded", (_ROUNDED, "--target", "triton:sm_90", "--output", "{results}/triton_rounded.json"), 300),
-    Entry("engines", ("benchmarks/engines.py", "--batches", "16", "8", "--output", "{results}/engines.json"), 600),
 )
 
 
