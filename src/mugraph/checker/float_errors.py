@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mugraph.checker.form import STORED
 from mugraph.checker.interpreter import run
 from mugraph.checker.operators import OPERATORS, WHOLE_NUMBERS
 from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import Array
 
-_TOLERANCES = {"fp64": 1e-10, "fp32": 1e-5, "fp16": 4e-3, "bf16": 2e-2, "bool": 1e-5, "int8": 1e-5, "uint8": 1e-5}
+_TOLERANCES = {"fp64": 1e-10, "fp32": 1e-5, "fp16": 4e-3, "bf16": 2e-2, "bool": 1e-5, **dict.fromkeys(STORED, 1e-5)}
 _MULTIPLE = 10.0
 _SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
 _PATTERNS = ("rows of equal elements", "one huge element per row", "alternating signs")
@@ -258,11 +259,22 @@ def _held(arrays: list[Array], dtypes: Sequence[str], scale: float) -> list[Arra
             low, high = _RANGES[dtype]
             spread = np.tanh(array / np.float32(scale)) * ((high - low) / 2) + (low + high) / 2
             array = np.asarray(np.clip(np.rint(spread), low, high), np.float32)
+        elif dtype in _FP8:
+            array = _of_fp8(array, *_FP8[dtype])
         made.append(array)
     return made
 
 
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
+_FP8 = {"e4m3fn": (3, -6, 448.0), "e5m2": (2, -14, 57344.0)}
+"""Bits of the mantissa, least exponent of normal numbers, largest number."""
+
+
+def _of_fp8(array: Array, mantissa: int, least: int, largest: float) -> Array:
+    """The nearest numbers of a floating-point type of 8 bits."""
+    _, exponents = np.frexp(array)
+    step = np.ldexp(np.float64(1), np.maximum(exponents - 1, least) - mantissa)
+    return np.asarray(np.clip(np.rint(array / step) * step, -largest, largest), np.float32)
 
 
 def _normal(shapes: Sequence[Sequence[int]], scale: float, numbers: np.random.Generator) -> list[Array]:

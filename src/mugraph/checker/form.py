@@ -19,8 +19,10 @@ from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import LEAST
 
 WHOLE = ("int8", "uint8")
+STORED = (*WHOLE, "e4m3fn", "e5m2")
+"""Types of inputs alone, whose numbers are computed with in another type."""
 """Types of whole numbers that are computed with, exactly: each is a number of every floating-point type."""
-DTYPES = ("fp16", "bf16", "fp32", "fp64", "bool", *WHOLE, *INTEGERS)
+DTYPES = ("fp16", "bf16", "fp32", "fp64", "bool", *STORED, *INTEGERS)
 LARGEST = 2**48
 """Elements of a tensor: no machine holds more, and machine words count them."""
 MOST_DIMS = 32
@@ -238,7 +240,7 @@ def _expect(holds: bool, complaint: str) -> None:
 Kind = tuple[Shape, str]
 """Shape and type of a tensor."""
 
-_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "bool": 1, **dict.fromkeys(STORED, 1), "int32": 4, "int64": 8}
 _MOVING = ("index_select", "input_iterator", "output_saver", "reshape", "transpose", "repeat", "slice", "concat")
 """Operators that give booleans or whole numbers where they read such, as concatenating accumulators do."""
 
@@ -291,18 +293,18 @@ def _inferred(graph: Json, node: Json, reads: list[Kind], operands: Sequence[Kin
         raise ValueError(f"its operand is of {sources[0][1]}")
     if "dtype" in attributes:
         dtype = attributes["dtype"]["dtype"]
-        if dtype in WHOLE and op != "input":
+        if dtype in STORED and op != "input":
             raise ValueError(f"nothing but inputs is {dtype}")
         return shape, dtype
     promoted = _promoted([source for number, source in enumerate(sources) if number not in OPERATORS[op].integers])
     moves = op in (*_MOVING, *_NIBBLES) or attributes.get("combine") == "concat"
-    return shape, promoted if promoted not in ("bool", *WHOLE) or moves else "fp32"
+    return shape, promoted if promoted not in ("bool", *STORED) or moves else "fp32"
 
 
 def _promoted(kinds: Sequence[Kind]) -> str:
     """The type of a result, as in PyTorch: numbers without dimensions do not count beside tensors."""
     types = {dtype for shape, dtype in kinds if shape} or {dtype for _, dtype in kinds}
-    types = types - {"bool", *WHOLE} or types
-    if types == {"fp16", "bf16"} or types >= set(WHOLE):
+    types = types - {"bool", *STORED} or types
+    if types == {"fp16", "bf16"} or len(types & set(STORED)) > 1:
         return "fp32"
-    return max(types, key=lambda dtype: (_BYTES[dtype], dtype in WHOLE))
+    return max(types, key=lambda dtype: (_BYTES[dtype], dtype in STORED))

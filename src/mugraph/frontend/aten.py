@@ -500,6 +500,7 @@ ROWS: dict[str, Rule] = {
     **dict.fromkeys(("bitwise_and", "__and__"), whole_numbers.bitwise_and),
     **dict.fromkeys(("bitwise_right_shift", "__rshift__"), whole_numbers.right_shift),
     "_weight_int8pack_mm": whole_numbers.weight_int8pack_mm,
+    "_scaled_mm": whole_numbers.scaled_mm,
     "dequantize_per_channel": whole_numbers.dequantize_per_channel,
     "dequantize_per_channel_group": whole_numbers.dequantize_per_channel_group,
     **dict.fromkeys(("logical_or", "bitwise_or", "__or__"), choices.logical_or),

@@ -22,13 +22,13 @@ from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.torch_casts import (
     DTYPES,
     INTEGERS,
+    computes_stored,
     draws_random_numbers,
     name_of,
     note_roundings,
     noted,
     rounded_operands,
     rounds,
-    wraps_around,
 )
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
@@ -90,7 +90,10 @@ def _dtype(node: torch.fx.Node) -> DType:
     dtype = node.meta["val"].dtype
     if dtype not in DTYPES:
         raise UnsupportedOperator(
-            _at(node, f"it gives a tensor of {dtype}; only floating-point, boolean, int8 and uint8 tensors are supported")
+            _at(
+                node,
+                f"it gives a tensor of {dtype}; only floating-point, fp8, boolean, int8 and uint8 tensors are supported",
+            )
         )
     return DTYPES[dtype]
 
@@ -159,8 +162,9 @@ def _row_of(node: torch.fx.Node) -> str:
 
 def _check(node: torch.fx.Node, rows: Mapping[str, Rule]) -> None:
     """Refuse operators without a row, in words that fit the reason it has none, and numbers that wrap around."""
-    if wraps_around(node):
-        why = "it computes whole numbers of 8 bits, modulo 256; convert to a floating-point type before, as x.to(torch.float32)"
+    if (stored := computes_stored(node)) is not None:
+        how = f"{stored} and rounds to it" if stored.is_fp8 else "whole numbers of 8 bits, modulo 256"
+        why = f"it computes {how}; convert to a floating-point type before, as x.to(torch.float32)"
         raise UnsupportedOperator(_at(node, why))
     if why := misread(node):
         raise UnsupportedOperator(_at(node, why))

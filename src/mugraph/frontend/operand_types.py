@@ -39,6 +39,9 @@ def misread(node: fx.Node) -> str:
     if name_of(node) not in _COMPARISONS:
         return ""
     kind = _compared_in(node)
+    if kind is not None and DTYPES[kind].is_fp8:
+        rounded = single or any(isinstance(operand, int | float) for operand in node.args)
+        return f"it compares {kind} with a number that is rounded to it first; convert the tensor" if rounded else ""
     if kind is None or (all(tensor.dtype is kind for tensor in single) and not DTYPES[kind].is_whole):
         return ""
     if DTYPES[kind].is_whole:

@@ -21,12 +21,14 @@ DTYPES = {
     torch.bool: DType.BOOL,
     torch.int8: DType.INT8,
     torch.uint8: DType.UINT8,
+    torch.float8_e4m3fn: DType.E4M3,
+    torch.float8_e5m2: DType.E5M2,
 }
 
 INTEGERS = {torch.int32: DType.INT32, torch.int64: DType.INT64}
 """Types of tensors that programs only take as inputs, to look something up at them."""
 
-FLOATS = {torch_dtype: dtype for torch_dtype, dtype in DTYPES.items() if torch_dtype.is_floating_point}
+FLOATS = {torch_dtype: dtype for torch_dtype, dtype in DTYPES.items() if dtype.is_floating}
 
 TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in (DTYPES | INTEGERS).items()}
 
@@ -63,18 +65,21 @@ def tensor_of(node: fx.Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def wraps_around(node: fx.Node) -> bool:
-    """Whether a call gives whole numbers of 8 bits otherwise than by moving such numbers or taking bits of them: it counts modulo
-    256."""
+def computes_stored(node: fx.Node) -> DType | None:
+    """The type, one that programs only store, that a call computes numbers of: more than to move such or to take bits of them.
+
+    Whole numbers of 8 bits are counted modulo 256, those of fp8 are rounded to it. None for other calls.
+    """
     given = node.meta.get("val")
     parts = [part for part in (given if isinstance(given, (tuple, list)) else [given]) if isinstance(part, torch.Tensor)]
-    whole = {part.dtype for part in parts if part.dtype in DTYPES and DTYPES[part.dtype].is_whole}
-    if not whole:
-        return False
+    stored = {part.dtype for part in parts if part.dtype in DTYPES and DTYPES[part.dtype].is_stored}
+    if not stored:
+        return None
     moved = getattr(node.target, "is_view", False) or name_of(node) in _KEEPING | _OF_BITS
     read = [source.meta.get("val") for source in node.all_input_nodes]
     kinds = {tensor.dtype for tensor in read if isinstance(tensor, torch.Tensor)} - {torch.bool, *INTEGERS}
-    return not moved or bool(kinds - whole) or any(isinstance(argument, torch.dtype) for argument in node.args)
+    computed = not moved or bool(kinds - stored) or any(isinstance(argument, torch.dtype) for argument in node.args)
+    return DTYPES[stored.pop()] if computed else None
 
 
 def draws_random_numbers(node: fx.Node) -> bool:

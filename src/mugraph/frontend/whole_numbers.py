@@ -1,6 +1,8 @@
-"""What PyTorch's operators on whole numbers of 8 bits mean: two of 4 bits in each, and products with such weights."""
+"""What PyTorch's operators on numbers of 8 bits mean: two of 4 bits in each whole one, and products with such weights."""
 
 from __future__ import annotations
+
+import math
 
 from mugraph.errors import ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.choices import logical_and
@@ -42,6 +44,31 @@ def weight_int8pack_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in (x, weight, scales))
         raise ShapeMismatch(f"_weight_int8pack_mm({shapes}): it takes [m, k], [n, k] and a scale for each of the n rows")
     return (x @ weight.transpose(0, 1)) * scales
+
+
+def scaled_mm(
+    x: Tensor,
+    weight: Tensor,
+    scale_x: Tensor,
+    scale_weight: Tensor,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    out_dtype: object = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """x[m, k] of fp8 @ weight[k, n] of fp8, times the scales, of one element each or [m, 1] and [1, n], plus a bias[n].
+
+    Products are exact and summed in fp32, whatever `use_fast_accum` allows.
+    """
+    (rows, _), columns = x.shape, weight.shape[1]
+    shapes = [scale.shape for scale in (scale_x, scale_weight)]
+    if scale_result is not None or not (all(math.prod(shape) == 1 for shape in shapes) or shapes == [(rows, 1), (1, columns)]):
+        given = ", ".join(str(list(tensor.shape)) for tensor in (x, weight, scale_x, scale_weight))
+        more = " with a scale of the result" if scale_result is not None else ""
+        raise UnsupportedOperator(f"_scaled_mm({given}){more}: it takes a scale of each factor, or of each row and column")
+    scales = [scale.reshape() if math.prod(scale.shape) == 1 else scale for scale in (scale_x, scale_weight)]
+    product = (x @ weight) * scales[0] * scales[1]
+    return product if bias is None else product + bias
 
 
 def dequantize_per_channel(

@@ -282,6 +282,8 @@ class TorchArrays:
             DType.BOOL: torch.bool,
             DType.INT8: torch.int8,
             DType.UINT8: torch.uint8,
+            DType.E4M3: torch.float8_e4m3fn,
+            DType.E5M2: torch.float8_e5m2,
             DType.INT32: torch.int32,
             DType.INT64: torch.int64,
         }
@@ -451,12 +453,11 @@ class TorchArrays:
         return result.to(self.dtypes[tensor.dtype]).expand(tensor.shape).contiguous()
 
     def _computed_with(self, array: Any, result: DType) -> Any:
-        """An operand of what gives a type: in a floating-point one, whole numbers of 8 bits and booleans as such numbers.
+        """An operand of what gives a type: in a floating-point one, what is only stored and booleans as such numbers.
 
-        PyTorch computes of the former modulo 256, and 1 + 1 is 1 of the latter.
+        PyTorch computes whole numbers of 8 bits modulo 256, fp8 not with other types, and 1 + 1 is 1 of booleans.
         """
-        bytes_ = (self.torch.int8, self.torch.uint8, self.torch.bool)
-        return array.to(self.dtypes[result]) if result.is_floating and array.dtype in bytes_ else array
+        return array.to(self.dtypes[result]) if result.is_floating and array.element_size() == 1 else array
 
     def to_numpy(self, array: Any) -> Array:
         wide = array if array.dtype is self.torch.float64 else array.float()

@@ -47,11 +47,12 @@ class TensorState:
 
 
 def memory_of(tensor: Any, reach: int) -> npt.NDArray[np.generic]:
-    """The first elements of a tensor's memory, from its own first element on; those of bf16, which NumPy lacks, as integers."""
+    """The first elements of a tensor's memory, from its own first element on; those of types that NumPy lacks as integers."""
     import torch  # which whoever has such a tensor has imported
 
     flat = tensor.detach().as_strided((reach,), (1,))
-    return np.asarray((flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat).numpy())
+    integers = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+    return np.asarray((flat.view(integers[flat.dtype]) if flat.dtype in integers else flat).numpy())
 
 
 def is_traceable(array: Any) -> bool:

@@ -42,8 +42,8 @@ class GraphBuilder:
         return self.add("input", name=name, shape=tuple(shape), dtype=dtype)
 
     def constant(self, value: int | float | Scalar, dtype: DType) -> Value:
-        """An exact scalar, of rank 0; one beside whole numbers is of fp32."""
-        return self.add("constant", value=Scalar.of(value), dtype=dtype.of_arithmetic if dtype.is_whole else dtype)
+        """An exact scalar, of rank 0; one beside what is only stored is of fp32."""
+        return self.add("constant", value=Scalar.of(value), dtype=dtype.of_arithmetic if dtype.is_stored else dtype)
 
     def iterator(self, operand: int, source: Tensor, imap: tuple[int | None, ...], fmap: int | None) -> Value:
         """Read the parent's operand number `operand`, cut by the grid (`imap`) and the for-loop (`fmap`)."""

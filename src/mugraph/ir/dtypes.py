@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ class DType(StrEnum):
     """Element type of a tensor; the value is its name in text, JSON and on the command line.
 
     Booleans are bytes of 0 or 1, which kernels read and write as these numbers, and so are whole numbers of 8 bits, which weights
-    may be: each is a number of every floating-point type, and what is computed of them is of one. Wider integers are inputs that
-    say where a lookup reads its table (`mugraph.ir.lookups`): nothing is computed with them.
+    may be: each is a number of every floating-point type, and what is computed of them is of one. So are floating-point numbers
+    of 8 bits, as weights have them beside scales: `e4m3fn` has no infinities and one NaN of each sign, `e5m2` is the upper half
+    of fp16 (OCP 8-bit Floating Point Specification). Wider integers are inputs that say where a lookup reads its table
+    (`mugraph.ir.lookups`): nothing is computed with them.
     """
 
     FP16 = "fp16"
@@ -26,6 +29,8 @@ class DType(StrEnum):
     BOOL = "bool"
     INT8 = "int8"
     UINT8 = "uint8"
+    E4M3 = "e4m3fn"
+    E5M2 = "e5m2"
     INT32 = "int32"
     INT64 = "int64"
 
@@ -45,9 +50,24 @@ class DType(StrEnum):
         return self in (DType.INT8, DType.UINT8)
 
     @property
+    def is_fp8(self) -> bool:
+        """Whether it is a floating-point type of 8 bits."""
+        return self in _MANTISSAS
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether only inputs are of it: its numbers are read, and computed with in another type."""
+        return self.is_whole or self.is_fp8
+
+    @property
     def is_floating(self) -> bool:
-        """Whether it is a floating-point type."""
-        return not (self is DType.BOOL or self.is_whole or self.is_index)
+        """Whether it is a floating-point type that is computed in."""
+        return not (self is DType.BOOL or self.is_stored or self.is_index)
+
+    @property
+    def is_numpys(self) -> bool:
+        """Whether NumPy has it."""
+        return not (self is DType.BF16 or self.is_fp8)
 
     @property
     def largest(self) -> float:
@@ -61,8 +81,8 @@ class DType(StrEnum):
 
     @property
     def of_arithmetic(self) -> DType:
-        """The type that is computed with where numbers of this one are: fp32 for booleans and whole numbers."""
-        return DType.FP32 if self is DType.BOOL or self.is_whole else self
+        """The type that is computed with where numbers of this one are: fp32 for booleans and what is only stored."""
+        return DType.FP32 if self is DType.BOOL or self.is_stored else self
 
     def holds(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Where the numbers are within the range of the type; infinity and NaN are not."""
@@ -82,12 +102,12 @@ class DType(StrEnum):
             raise InvalidInput(f"unknown dtype {text!r}; use one of {known}") from None
 
     def promote(self, other: DType) -> DType:
-        """The result type of an operator on both, as in PyTorch (fp16 with bf16 gives fp32, and so does int8 with uint8 here)."""
+        """The result type of an operator on both, as in PyTorch (fp16 with bf16 gives fp32, and so do two stored types here)."""
         if self is other:
             return self
-        if {self, other} in ({DType.FP16, DType.BF16}, {DType.INT8, DType.UINT8}):
+        if {self, other} == {DType.FP16, DType.BF16} or (self.is_stored and other.is_stored):
             return DType.FP32
-        if self is DType.BOOL and other.is_whole:
+        if self is DType.BOOL and other.is_stored:
             return other
         return max(self, other, key=lambda dtype: dtype.bytes)
 
@@ -100,6 +120,8 @@ _BYTES = {
     DType.BOOL: 1,
     DType.INT8: 1,
     DType.UINT8: 1,
+    DType.E4M3: 1,
+    DType.E5M2: 1,
     DType.INT32: 4,
     DType.INT64: 8,
 }
@@ -111,10 +133,14 @@ _LARGEST = {
     DType.BOOL: 1.0,
     DType.INT8: 127.0,
     DType.UINT8: 255.0,
+    DType.E4M3: 448.0,
+    DType.E5M2: 57344.0,
     DType.INT32: float(2**31 - 1),
     DType.INT64: float(2**63 - 1),
 }
 _LEAST = {DType.BOOL: 0.0, DType.INT8: -128.0, DType.UINT8: 0.0}
+_MANTISSAS = {DType.E4M3: 3, DType.E5M2: 2}
+"""Bits of the mantissas of floating-point types of 8 bits; the others are the sign and the exponent."""
 _NUMPY = {
     DType.FP16: np.float16,
     DType.BF16: np.float32,
@@ -123,6 +149,8 @@ _NUMPY = {
     DType.BOOL: np.float32,
     DType.INT8: np.float32,
     DType.UINT8: np.float32,
+    DType.E4M3: np.float32,
+    DType.E5M2: np.float32,
     DType.INT32: np.float64,
     DType.INT64: np.float64,
 }
@@ -132,13 +160,15 @@ def round_to(dtype: DType, array: npt.ArrayLike) -> npt.NDArray[Any]:
     """The values of `array` rounded to the nearest of `dtype` (ties to even), as a NumPy array of the same shape.
 
     NumPy has no bf16: its values come as float32 (where numbers of float64 are rounded twice). So do booleans: 1 for
-    what is not 0. Whole numbers do too, the nearest within the range of their type.
+    what is not 0. Whole numbers and numbers of fp8 do too, the nearest within the range of their type.
     Integers that name places come as float64, which has those that any table has rows for.
     """
     if dtype is DType.BOOL:
         return np.not_equal(array, 0).astype(np.float32)
     if dtype.is_whole:
         return np.asarray(np.rint(np.clip(array, dtype.least, dtype.largest)), np.float32)
+    if dtype.is_fp8:
+        return fp8_numbers(dtype, fp8_codes(dtype, array))
     with np.errstate(over="ignore"):
         rounded = np.asarray(array).astype(_NUMPY[dtype])
     return _rounded_to_bf16(rounded) if dtype is DType.BF16 else rounded
@@ -168,3 +198,41 @@ def _rounded_to_bf16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32
         bits &= np.uint32(0xFFFF0000)
         part[missing] = held
     return numbers
+
+
+@cache
+def _fp8_numbers(dtype: DType) -> npt.NDArray[np.float32]:
+    """The number of each of the 256 codes, [256]."""
+    mantissa = _MANTISSAS[dtype]
+    bias = (1 << (6 - mantissa)) - 1
+    codes = np.arange(128)
+    exponents, fractions = codes >> mantissa, (codes & ((1 << mantissa) - 1)) / (1 << mantissa)
+    numbers = np.where(exponents > 0, (1 + fractions) * 2.0 ** (exponents - bias), fractions * 2.0 ** (1 - bias))
+    if dtype is DType.E4M3:
+        numbers[-1] = np.nan
+    else:
+        numbers[exponents == exponents[-1]] = np.where(fractions[exponents == exponents[-1]] == 0, np.inf, np.nan)
+    return np.concatenate((numbers, -numbers)).astype(np.float32)
+
+
+def fp8_numbers(dtype: DType, codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """The numbers that bytes of a floating-point type of 8 bits stand for, exactly, as float32 of the same shape."""
+    return _fp8_numbers(dtype)[codes]
+
+
+def fp8_codes(dtype: DType, numbers: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+    """The bytes of the nearest numbers of a floating-point type of 8 bits (ties to even), of the same shape.
+
+    Beyond its range they are those of the largest finite numbers, but infinities and NaN stay where it has them.
+    """
+    array = np.asarray(numbers, np.float64)
+    sizes = _fp8_numbers(dtype)[:128].astype(np.float64)
+    finite = sizes[np.isfinite(sizes)]
+    size = np.minimum(np.abs(array), finite[-1])
+    above = np.clip(np.searchsorted(finite, size), 1, len(finite) - 1)
+    up, down = finite[above] - size, size - finite[above - 1]
+    nearest = np.where((up < down) | ((up == down) & (above % 2 == 0)), above, above - 1)
+    if np.isinf(sizes).any():
+        nearest = np.where(np.isinf(array), int(np.flatnonzero(np.isinf(sizes))[0]), nearest)
+    nearest = np.where(np.isnan(array), 127, nearest)
+    return np.asarray(nearest + 128 * np.signbit(array), np.uint8)

@@ -188,7 +188,7 @@ class Operator:
             if self.whole and not tensor.dtype.is_whole:
                 raise UnsupportedOperator(f"{self.name}({tensor}): bits are taken of int8 and uint8 alone; pass whole numbers")
         dtype = call.attributes.get("dtype")
-        if isinstance(dtype, DType) and dtype.is_whole and self.name != "input":
+        if isinstance(dtype, DType) and dtype.is_stored and self.name != "input":
             read = ", ".join(map(str, inputs))
             raise UnsupportedOperator(
                 f"{self.name}({read}) to {dtype}: only inputs are {dtype}; convert before, and pass the result"
@@ -210,7 +210,7 @@ class Operator:
         return f"{what}; of integers only {LOOKUP} can read places; convert numbers to a floating-point type before"
 
     def _stored(self, call: Call, dtype: DType) -> DType:
-        """What is computed of booleans is no boolean, nor a whole number of whole numbers; what only moves them is."""
+        """What is computed of booleans is no boolean, nor of a type that is only stored; what only moves them is."""
         moves = self.kind is Kind.DATA or call.attributes.get("combine") == "concat"
         return dtype if moves or self.whole else dtype.of_arithmetic
 

@@ -66,9 +66,9 @@ class Program:
         return None
 
     def constant(self, number: Number, dtype: DType | str = DType.FP32) -> ProgramTensor:
-        """An exact scalar of rank 0; one beside whole numbers is of fp32."""
+        """An exact scalar of rank 0; one beside what is only stored is of fp32."""
         kind = DType.parse(dtype)
-        return self.apply("constant", value=_exact(number), dtype=kind.of_arithmetic if kind.is_whole else kind)
+        return self.apply("constant", value=_exact(number), dtype=kind.of_arithmetic if kind.is_stored else kind)
 
     def concat(self, tensors: Sequence[ProgramTensor], dim: int = 0) -> ProgramTensor:
         """Tensors one behind the other along a dimension; raises ShapeMismatch where they differ in another one."""

@@ -228,7 +228,8 @@ def example_of(recorded: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode(False):  # whose tensors have no versions
         memory = torch.zeros(max(reach, 0), dtype=recorded.dtype, device=recorded.device)  # expanded tensors cannot be written to
         if recorded.is_floating_point():
-            memory.uniform_(0.1, 1.1, generator=torch.Generator(memory.device).manual_seed(0))  # not that of the user's calls
+            drawn = memory.float() if memory.element_size() == 1 else memory  # of fp8 PyTorch draws none
+            memory.copy_(drawn.uniform_(0.1, 1.1, generator=torch.Generator(memory.device).manual_seed(0)))  # not the calls' own
         elif recorded.dtype is torch.bool:
             memory.fill_(True)
         return memory.as_strided(shape, strides)

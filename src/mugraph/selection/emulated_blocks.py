@@ -16,7 +16,7 @@ import numpy as np
 
 from mugraph.errors import CompilationFailed, MugraphError
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.dtypes import DType
+from mugraph.ir.dtypes import DType, fp8_codes, fp8_numbers
 from mugraph.ir.evaluate import block_slices, evaluate_block, loop_nodes
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Value
@@ -306,6 +306,8 @@ def _unwritten(elements: int, dtype: DType) -> Memory:
 
 def _encoded(values: Array, dtype: DType) -> Memory:
     """The bits of numbers of a type, in one dimension."""
+    if dtype.is_fp8:
+        return fp8_codes(dtype, values)
     if dtype in _BYTES:
         return np.asarray(values, _BYTES[dtype]).view(np.uint8)
     if dtype is DType.BF16:
@@ -317,6 +319,8 @@ def _encoded(values: Array, dtype: DType) -> Memory:
 
 def _decoded(memory: Memory, dtype: DType) -> Array:
     """Numbers of a type from their bits."""
+    if dtype.is_fp8:
+        return fp8_numbers(dtype, memory.view(np.uint8))
     if dtype in _BYTES:
         return memory.view(_BYTES[dtype])
     if dtype is DType.BF16:

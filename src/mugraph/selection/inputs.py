@@ -1,4 +1,4 @@
-"""Random tensors for a program, and kernels run on NumPy arrays: bf16, which NumPy lacks, travels as float32 or in torch."""
+"""Random tensors for a program, and kernels run on NumPy arrays: types that NumPy lacks travel as float32 or in torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 from mugraph.errors import InvalidInput
 from mugraph.host.arrays import NUMPY, Arrays, torch_arrays
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.runtime import Executable
 from mugraph.verifier.float_checks import Runner, operator_by_operator, random_inputs
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def random_tensors(program: Graph, seed: int) -> list[Any]:
-    """One tensor per input of a kernel graph, of standard normal numbers; NumPy arrays unless there is bf16."""
+    """One tensor per input of a kernel graph, of standard normal numbers; NumPy arrays unless it lacks one of their types."""
     return _converted(program, random_inputs(program, seed), _library(program))
 
 
@@ -117,7 +116,7 @@ def _call_with(module: Any, parameters: Mapping[str, Any], *args: Any, **kwargs:
 def _library(program: Graph) -> Arrays:
     """PyTorch's, where NumPy lacks a type, or its products are not those that weights are packed for."""
     tensors = [node.output for node in program.inputs()] + list(program.output_tensors)
-    return torch_arrays() if program.constants or any(tensor.dtype is DType.BF16 for tensor in tensors) else NUMPY
+    return torch_arrays() if program.constants or not all(tensor.dtype.is_numpys for tensor in tensors) else NUMPY
 
 
 def _converted(program: Graph, arrays: Sequence[Array], library: Arrays) -> list[Any]:

@@ -18,6 +18,8 @@ TOLERANCES = {
     DType.BOOL: 1e-5,
     DType.INT8: 1e-5,
     DType.UINT8: 1e-5,
+    DType.E4M3: 1e-5,
+    DType.E5M2: 1e-5,
 }
 """Errors that are never called unstable, by the element type of the output."""
 

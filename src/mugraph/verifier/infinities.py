@@ -55,7 +55,7 @@ def _held(array: Array, dtype: DType) -> Array:
     """Numbers of a type without fractions or signs, made of others."""
     if dtype is DType.BOOL:
         return np.asarray(array > 0)
-    return round_to(dtype, array) if dtype.is_whole else array
+    return round_to(dtype, array) if dtype.is_stored else array
 
 
 def _alike(x: Array, y: Array) -> Array:

@@ -86,6 +86,19 @@ def test_tf32_agrees_with_the_emulator() -> None:
     torch.testing.assert_close(result.cpu(), emulated, rtol=1e-5, atol=1e-5)
 
 
+WIDENING = """
+extern "C" __global__ void widen(const @T *codes, float *numbers) { numbers[threadIdx.x] = to_float(codes[threadIdx.x]); }
+"""
+
+
+@pytest.mark.parametrize(("element", "kind"), [("e4m3fn_t", torch.float8_e4m3fn), ("e5m2_t", torch.float8_e5m2)])
+def test_numbers_of_fp8_are_widened_as_pytorch_does(element: str, kind: torch.dtype) -> None:
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+    on_gpu, result = codes.cuda(), torch.empty(256, device="cuda")
+    load(WIDENING.replace("@T", element), "widen", LaunchShape((1,), 256, 0))(on_gpu.data_ptr(), result.data_ptr())
+    torch.testing.assert_close(result.cpu(), codes.view(kind).float(), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.skipif(not HAS_TENSOR_MAPS, reason="tensor maps are of compute capability 9.0 or later")
 @pytest.mark.parametrize(("row_bytes", "box"), [(128, (12, 64)), (64, (16, 32)), (32, (9, 16))])
 @pytest.mark.parametrize(("column", "row"), [(0, 0), (13, 5), (80, 15), (-5, -2), (200, 40)])

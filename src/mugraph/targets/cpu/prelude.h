@@ -6,6 +6,8 @@ typedef unsigned short bf16_t;
 typedef unsigned char bool_t;
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
+typedef unsigned char e4m3fn_t;
+typedef unsigned char e5m2_t;
 typedef int int32_t;
 typedef long long int64_t;
 #ifdef __FLT16_MANT_DIG__
@@ -111,6 +113,8 @@ DEFINE_COPY_FIRST(bf16)
 DEFINE_COPY_FIRST(bool)
 DEFINE_COPY_FIRST(int8)
 DEFINE_COPY_FIRST(uint8)
+DEFINE_COPY_FIRST(e4m3fn)
+DEFINE_COPY_FIRST(e5m2)
 #ifdef __FLT16_MANT_DIG__
 DEFINE_COPY_FIRST(fp16)
 #endif
@@ -168,6 +172,35 @@ INLINE float one_uint8(const uint8_t *p) { return (float)*p; }
 INLINE signed_bytes to_int8(vec x) { return __builtin_convertvector(__builtin_convertvector(x, ints), signed_bytes); }
 INLINE bytes to_uint8(vec x) { return __builtin_convertvector(__builtin_convertvector(x, ints), bytes); }
 
+/* Numbers of 8 bits: a sign, an exponent of that bias, `mantissa` bits. `last` is the largest finite one without its sign; the next is
+   infinity where `infinite`, and those beyond are no numbers. What is stored was loaded before, so nothing lies beyond `last`. */
+#define CHOOSE(which, x, y) (((bits)(which) & (bits)(x)) | (~(bits)(which) & (bits)(y)))
+INLINE vec from_fp8(bytes x, const int mantissa, const unsigned bias, const unsigned last, const int infinite)
+{
+    bits code = (bits)WIDEN_UNSIGNED(x), size = code & 0x7fu;
+    bits normal = (size << (23 - mantissa)) + ((127u - bias) << 23);
+    vec small = __builtin_convertvector((ints)size, vec) * (1.0f / (1u << (bias - 1 + mantissa)));
+    bits number = CHOOSE(size < (1u << mantissa), small, normal);
+    bits beyond = infinite ? CHOOSE(size == last + 1, (bits){0} + 0x7f800000u, (bits){0} + 0x7fc00000u) : (bits){0} + 0x7fc00000u;
+    return (vec)(CHOOSE(size > last, beyond, number) | (code & 0x80u) << 24);
+}
+INLINE bytes to_fp8(vec x, const int mantissa, const unsigned bias, const unsigned last, const int infinite)
+{
+    bits size = (bits)x & 0x7fffffffu, half = (1u << (22 - mantissa)) - 1u + (size >> (23 - mantissa) & 1u);
+    bits normal = ((size + half) >> (23 - mantissa)) - ((127u - bias) << mantissa);
+    bits small = (bits)((vec)size * (float)(1u << (bias - 1 + mantissa)) + 0x1p23f) & 0xffu;
+    bits code = CHOOSE(size < (128u - bias) << 23, small, normal);
+    code = CHOOSE(code > last, (bits){0} + (infinite ? last + 1 : 0x7fu), code);
+    code = CHOOSE(size > 0x7f800000u, (bits){0} + 0x7fu, code);
+    return __builtin_convertvector(code | ((bits)x >> 24 & 0x80u), bytes);
+}
+INLINE vec from_e4m3fn(bytes x) { return from_fp8(x, 3, 7, 0x7e, 0); }
+INLINE vec from_e5m2(bytes x) { return from_fp8(x, 2, 15, 0x7b, 1); }
+INLINE float one_e4m3fn(const e4m3fn_t *p) { return from_e4m3fn((bytes){*p})[0]; }
+INLINE float one_e5m2(const e5m2_t *p) { return from_e5m2((bytes){*p})[0]; }
+INLINE bytes to_e4m3fn(vec x) { return to_fp8(x, 3, 7, 0x7e, 0); }
+INLINE bytes to_e5m2(vec x) { return to_fp8(x, 2, 15, 0x7b, 1); }
+
 #ifdef __FLT16_MANT_DIG__
 INLINE vec from_fp16(halfs x) { return __builtin_convertvector(x, vec); }
 INLINE halfs to_fp16(vec x) { return __builtin_convertvector(x, halfs); }
@@ -194,6 +227,8 @@ DEFINE_ALL(bf16)
 DEFINE_ALL(bool)
 DEFINE_ALL(int8)
 DEFINE_ALL(uint8)
+DEFINE_ALL(e4m3fn)
+DEFINE_ALL(e5m2)
 #ifdef __FLT16_MANT_DIG__
 DEFINE_ALL(fp16)
 #endif
@@ -272,6 +307,8 @@ MEMORY(bf16, shorts)
 MEMORY(bool, bytes)
 MEMORY(int8, signed_bytes)
 MEMORY(uint8, bytes)
+MEMORY(e4m3fn, bytes)
+MEMORY(e5m2, bytes)
 #ifdef __FLT16_MANT_DIG__
 MEMORY(fp16, halfs)
 #endif

@@ -44,7 +44,7 @@ _RANGE = ["tt.pointer_range", 32]
 """Of addresses of tensors whose bytes 32 bits count: AMD's buffer instructions add such numbers to one address."""
 _REGISTER = 4
 """Bytes of a register of a lane."""
-_OTHER_NAMES = {DType.BOOL: "i1", DType.INT8: "i8", DType.UINT8: "u8"}
+_OTHER_NAMES = {DType.BOOL: "i1", DType.INT8: "i8", DType.UINT8: "u8", DType.E4M3: "fp8e4nv", DType.E5M2: "fp8e5"}
 """What Triton calls types that have another name here."""
 _compiling = threading.Lock()
 

@@ -26,7 +26,7 @@ from mugraph.targets.emulator import Emulator, Memory
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch
 from mugraph.targets.triton.machine import SOURCE_NAME, TritonMachine
-from mugraph.targets.triton.tensors import ELEMENT_TYPES
+from mugraph.targets.triton.tensors import ELEMENT_TYPES, TORCH_TYPES
 
 _GAP = 1 << 14
 """Bytes before, between and behind tensors: NaN to whoever reads them, and nobody may write there."""
@@ -183,7 +183,7 @@ class _Interpreter:
         """Launch a kernel on the bytes of a file, and return of how many blocks; raises CompilationFailed with what is wrong with
         the kernel, TargetUnavailable where the process ends."""
         tensors = [
-            (offset, parameter.tensor.shape, ELEMENT_TYPES[dtype])
+            (offset, parameter.tensor.shape, TORCH_TYPES[dtype])
             for offset, parameter, dtype in zip(offsets, kernel.parameters, types, strict=True)
         ]
         request = {

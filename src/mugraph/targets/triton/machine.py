@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from mugraph.devices import device_for
 from mugraph.devices.device import any_gpu
-from mugraph.errors import TargetUnavailable
+from mugraph.errors import TargetUnavailable, UnsupportedOperator
 from mugraph.ir.graph import Graph
 from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu.machine import Cpu
@@ -67,7 +67,12 @@ class TritonMachine(TorchGpu, ABC):
         return Cpu(matrix_units=self.units.rounds_factors)
 
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
-        """The launches of a kernel graph, by node."""
+        """The launches of a kernel graph, by node; raises UnsupportedOperator for inputs of a type that Triton does not read."""
+        for node in graph.inputs():
+            if node.output.dtype in self.units.unread:
+                raise UnsupportedOperator(
+                    f"Triton reads no {node.output.dtype} on {self.architecture} (input {node['name']}); use target='cuda:...'"
+                )
         return tile_launches(graph, self.units)
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:

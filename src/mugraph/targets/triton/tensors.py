@@ -22,8 +22,12 @@ ELEMENT_TYPES = {
     DType.BOOL: "bool",
     DType.INT8: "int8",
     DType.UINT8: "uint8",
+    DType.E4M3: "float8e4nv",
+    DType.E5M2: "float8e5",
 }
-"""What Triton and PyTorch call the element types."""
+"""What Triton calls the element types."""
+TORCH_TYPES = ELEMENT_TYPES | {DType.E4M3: "float8_e4m3fn", DType.E5M2: "float8_e5m2"}
+"""What PyTorch calls them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower.tile_form import Matmul
@@ -28,6 +28,8 @@ class Units:
     """Whether they multiply in TF32."""
     pipelined_bytes: int
     """What copies of the coming iterations' tiles may take of shared memory together."""
+    unread: frozenset[DType] = frozenset()
+    """Element types that Triton does not read there."""
 
     def rounds_factors(self, product: Matmul) -> bool:
         """Whether `tl.dot` multiplies the factors of a product as narrow as it may: without TF32, fp32 takes its place."""
@@ -40,6 +42,9 @@ class Units:
 
 NVIDIA = Units(lanes=32, types=_SIXTEEN_BITS, least=1, tf32=True, pipelined_bytes=128 * 1024)
 """Any of them: all multiprocessors have more shared memory than copies may take. Threads multiply factors of fp32."""
+
+_BEFORE_FP8 = replace(NVIDIA, unread=frozenset({DType.E4M3}))
+"""Of compute capability 8.0, which has no conversions from fp8."""
 
 AMD: Mapping[str, Units] = {
     "gfx942": Units(lanes=64, types=_SIXTEEN_BITS | {DType.FP32}, least=16, tf32=False, pipelined_bytes=32 * 1024),
@@ -63,4 +68,4 @@ def has_dot(rows: int, columns: int, depth: int) -> bool:
 
 def units_of(architecture: str) -> Units:
     """The units of an architecture such as `sm_90` or `gfx942`."""
-    return AMD.get(architecture, NVIDIA)
+    return AMD.get(architecture, _BEFORE_FP8 if architecture == "sm_80" else NVIDIA)

@@ -18,6 +18,8 @@ struct bf16_t { unsigned short bits; };
 struct bool_t { unsigned char bits; };
 struct int8_t { signed char bits; };
 struct uint8_t { unsigned char bits; };
+struct e4m3fn_t { unsigned char bits; };
+struct e5m2_t { unsigned char bits; };
 
 /* N 32-bit registers: N floats, or 2 N 16-bit elements, the one at the lower address in the lower half of its word. */
 template <int N> struct words { unsigned word[N]; };
@@ -32,7 +34,9 @@ INLINE float to_float(bf16_t x);
 INLINE float to_float(bool_t x) { return (float)x.bits; }
 INLINE float to_float(int8_t x) { return (float)x.bits; }
 INLINE float to_float(uint8_t x) { return (float)x.bits; }
-template <class T> INLINE T from_float(float x); /* T: fp32_t, fp16_t, bf16_t, bool_t, int8_t, uint8_t */
+INLINE float to_float(e4m3fn_t x);
+INLINE float to_float(e5m2_t x);
+template <class T> INLINE T from_float(float x); /* T: all of these; to fp8 only numbers that it has */
 
 /* Two 16-bit elements in one word. T: fp16_t, bf16_t. */
 template <class T> INLINE unsigned pack(float low, float high);
@@ -40,6 +44,23 @@ template <class T> INLINE float low_half(unsigned pair);
 template <class T> INLINE float high_half(unsigned pair);
 INLINE float as_float(unsigned bits);
 INLINE unsigned as_bits(float x);
+
+/* The number of a code of e4m3fn, and the code of a number that it has: a sign, 4 bits of the exponent, 3 of the mantissa. */
+INLINE float e4m3fn_to_float(unsigned code)
+{
+    const unsigned size = code & 0x7f, sign = (code & 0x80) << 24;
+    if (size == 0x7f)
+        return as_float(0x7fc00000u | sign);
+    const float small = (float)size * 0x1p-9f;
+    return as_float((size < 8 ? as_bits(small) : (size << 20) + (120u << 23)) | sign);
+}
+INLINE unsigned e4m3fn_of(float x)
+{
+    const unsigned bits = as_bits(x), size = bits & 0x7fffffff, sign = bits >> 24 & 0x80;
+    if (x != x)
+        return 0x7f | sign;
+    return (size < (121u << 23) ? (unsigned)(as_float(size) * 0x1p9f) : (size >> 20) - (120u << 3)) | sign;
+}
 
 /* x, which is not put into one instruction with a sum that reads it: a product is rounded before. */
 INLINE float rounded(float x);

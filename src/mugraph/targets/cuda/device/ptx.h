@@ -31,6 +31,26 @@ INLINE float to_float(fp16_t x)
     return wide;
 }
 
+/* From compute capability 8.9 on one instruction widens two numbers of fp8. */
+#if __CUDA_ARCH__ >= 890
+INLINE float low_of_fp16(unsigned pair) { return to_float(fp16_t{(unsigned short)pair}); }
+INLINE float to_float(e4m3fn_t x)
+{
+    unsigned pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)x.bits));
+    return low_of_fp16(pair);
+}
+INLINE float to_float(e5m2_t x)
+{
+    unsigned pair;
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)x.bits));
+    return low_of_fp16(pair);
+}
+#else
+INLINE float to_float(e4m3fn_t x) { return e4m3fn_to_float(x.bits); }
+INLINE float to_float(e5m2_t x) { return to_float(fp16_t{(unsigned short)(x.bits << 8)}); }
+#endif
+
 template <> INLINE fp32_t from_float<fp32_t>(float x) { return x; }
 template <> INLINE bool_t from_float<bool_t>(float x) { return {(unsigned char)(x != 0.0f)}; }
 template <> INLINE int8_t from_float<int8_t>(float x) { return {(signed char)x}; }
@@ -41,6 +61,8 @@ template <> INLINE fp16_t from_float<fp16_t>(float x)
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
     return narrow;
 }
+template <> INLINE e4m3fn_t from_float<e4m3fn_t>(float x) { return {(unsigned char)e4m3fn_of(x)}; }
+template <> INLINE e5m2_t from_float<e5m2_t>(float x) { return {(unsigned char)(from_float<fp16_t>(x).bits >> 8)}; }
 template <> INLINE bf16_t from_float<bf16_t>(float x)
 {
     bf16_t narrow;

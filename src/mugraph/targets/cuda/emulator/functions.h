@@ -29,7 +29,11 @@ INLINE unsigned to_tf32(float x)
 INLINE float to_float(fp32_t x) { return x; }
 INLINE float to_float(fp16_t x) { return emulated_from_fp16(x.bits); }
 INLINE float to_float(bf16_t x) { return as_float((unsigned)x.bits << 16); }
+INLINE float to_float(e4m3fn_t x) { return e4m3fn_to_float(x.bits); }
+INLINE float to_float(e5m2_t x) { return emulated_from_fp16((unsigned short)(x.bits << 8)); }
 template <> INLINE fp32_t from_float<fp32_t>(float x) { return x; }
+template <> INLINE e4m3fn_t from_float<e4m3fn_t>(float x) { return {(unsigned char)e4m3fn_of(x)}; }
+template <> INLINE e5m2_t from_float<e5m2_t>(float x) { return {(unsigned char)(emulated_to_fp16(x) >> 8)}; }
 template <> INLINE bool_t from_float<bool_t>(float x) { return {(unsigned char)(x != 0.0f)}; }
 template <> INLINE int8_t from_float<int8_t>(float x) { return {(signed char)x}; }
 template <> INLINE uint8_t from_float<uint8_t>(float x) { return {(unsigned char)x}; }
