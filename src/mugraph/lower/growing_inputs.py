@@ -11,7 +11,7 @@ arguments").
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -21,12 +21,13 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower.argument_strides import BASE, digits, stride_argument
+from mugraph.lower.held_elements import Along, AxisTiles, Stopping, stopping
 from mugraph.lower.held_iterations import with_choices, with_constant_inputs
 from mugraph.lower.lower import Launch, kernel_windows, needed_nodes
-from mugraph.lower.memory import whole_bytes
+from mugraph.lower.memory import whole_bytes, with_places
 from mugraph.lower.phases import Phase
 from mugraph.lower.skipped_iterations import is_neutral
-from mugraph.lower.tile_form import Buffer, Growing, GrowingInput, Index, Kernel, Memory, Tile, Window
+from mugraph.lower.tile_form import Buffer, CutOff, Growing, GrowingInput, Index, Kernel, Matmul, Memory, Statement, Tile, Window
 
 SIZES = "sizes"
 """The input that has the length, and behind it the strides."""
@@ -84,9 +85,14 @@ def check_readers(graph: Graph, lengths: Lengths) -> None:
             raise UnsupportedOperator("an input whose length is an argument is read between kernels, all of it at once")
 
 
-def with_lengths(launch: Launch, graph: Graph, lengths: Lengths) -> Launch:
+Stops = Callable[[Kernel, Matmul, int], bool]
+"""Whether a product of a kernel can be printed along a dimension of its points up to where inputs end."""
+
+
+def with_lengths(launch: Launch, graph: Graph, lengths: Lengths, stops: Stops) -> Launch:
     """The launch of a kernel, lowered with the strides of `lengths`, that takes a length and strides as arguments.
 
+    Where products that have to stop at the end do so, statements compute no elements behind it.
     Raises UnsupportedOperator where an input is read in a way of which windows are not known.
     """
     strides, read = lengths.strides(graph), dict(zip(launch.kernel.inputs, launch.inputs, strict=True))
@@ -97,20 +103,73 @@ def with_lengths(launch: Launch, graph: Graph, lengths: Lengths) -> Launch:
     ]
     masks = {buffer: lengths.masks[value] for buffer, value in read.items() if value in lengths.masks}
     kernel = with_choices(launch.kernel, partial(_is_held, {source.buffer: source for source in sources}, masks))
-    found = [window for source in sources for window in _windows(kernel, source)]
-    windows = tuple(replace(window, copy=f"copy{number}") for number, window in enumerate(found))
+    windows = tuple(window for source in sources for window in _windows(kernel, source))
     neutral = is_neutral(launch, {*masks, *(source.buffer for source in sources)})
     ends = tuple(dict.fromkeys(_ends(kernel, windows, masks))) if neutral else ()
-    held = with_constant_inputs(kernel, {buffer: slots.begin[0] for buffer, slots in masks.items()}).body
-    until = tuple(dict.fromkeys(_held(kernel, windows, masks))) if held != kernel.body else ()
+    stopped = _stopped(kernel, windows, masks, stops) if ends or not any(_of_body(windows)) else None
     sizes = Buffer(SIZES, Memory.DEVICE, DType.INT64, graph.tensor(lengths.sizes).elements)
-    made = replace(
-        kernel,
-        inputs=(*kernel.inputs, SIZES),
-        buffers=(*kernel.buffers, sizes, *_copies(kernel, windows)),
-        growing=Growing(windows, ends, until, held, SIZES),
-    )
+    if stopped is not None:
+        body, kernel, cut_off = stopped
+        until = tuple(dict.fromkeys(_held(kernel, windows, {})))
+        growing, copies = Growing(windows, ends, until, body, SIZES, cut_off), list[Buffer]()
+    else:
+        windows = tuple(replace(window, copy=f"copy{number}") for number, window in enumerate(windows))
+        held = with_constant_inputs(kernel, {buffer: slots.begin[0] for buffer, slots in masks.items()}).body
+        until = tuple(dict.fromkeys(_held(kernel, windows, masks))) if held != kernel.body else ()
+        growing, copies = Growing(windows, ends, until, held, SIZES), [*_copies(kernel, windows)]
+    made = replace(kernel, inputs=(*kernel.inputs, SIZES), buffers=(*kernel.buffers, sizes, *copies), growing=growing)
     return replace(launch, kernel=made, inputs=(*launch.inputs, lengths.sizes))
+
+
+def _stopped(
+    kernel: Kernel, windows: Sequence[Window], masks: Mapping[str, HeldSlots], stops: Stops
+) -> tuple[tuple[Statement, ...], Kernel, CutOff] | None:
+    """The body of a kernel in iterations that end before the length, the kernel for tiles that inputs end within, and how its
+    statements stop there. It has no masks in the only phase that reads windows, which computes nothing of what is behind.
+
+    None where windows and masks end at several places, or what is left out would be noticed.
+    """
+    ends = {_end(window) for window in windows}
+    if len(ends) != 1:
+        return None
+    ((phase, start, extent, more),) = ends
+    told = {tile.buffer for statement in kernel.of_phase(phase) for tile in statement.sources if tile.buffer in masks}
+    if extent == 1 or any(masks[buffer].begin != (1.0, more) for buffer in told):
+        return None
+    along: dict[str, Along] = {window.source.buffer: partial(_lies_along, window.source) for window in windows}
+    tiles = AxisTiles({**along, **dict.fromkeys(told, _mask_lies_along)}, start, extent)
+    if stopping(tiles, kernel, phase) is None:
+        return None
+    held = with_constant_inputs(kernel, dict.fromkeys(told, 1.0), phase)
+    found = stopping(tiles, held, phase, neutral=False)
+    if found is None or not all(_can_stop(held, each, stops) for each in found):
+        return None
+    made = with_places(held.with_phase(phase, tuple(each.statement for each in found)))
+    return held.body, made, CutOff(phase, start, extent, more, tuple(each.dim for each in found))
+
+
+def _end(window: Window) -> tuple[Phase, Index, int, int]:
+    """When a window is read, where it starts along the axis of its input, how long it is, and where the input ends."""
+    axis = window.source.axis
+    return window.phase, window.starts[axis], window.extents[axis], window.source.more
+
+
+def _can_stop(kernel: Kernel, each: Stopping, stops: Stops) -> bool:
+    return each.dim is None or not isinstance(each.statement, Matmul) or stops(kernel, each.statement, each.dim)
+
+
+def _lies_along(source: GrowingInput, tile: Tile) -> tuple[list[int], Index]:
+    """How far a step along each dimension of a tile goes along the axis of its input, and where it starts there."""
+    return [_steps(source, stride)[source.axis] for stride in tile.strides], _along(source, source.axis, tile.start)
+
+
+def _mask_lies_along(tile: Tile) -> tuple[Sequence[int], Index]:
+    return tile.strides, _plain(tile.start)
+
+
+def _plain(start: Index) -> Index:
+    """A start without a grid that it does not depend on."""
+    return start if any(start.grid) else replace(start, grid=())
 
 
 def _is_held(sources: Mapping[str, GrowingInput], masks: Mapping[str, HeldSlots], mask: Tile, tile: Tile) -> bool:
@@ -118,10 +177,9 @@ def _is_held(sources: Mapping[str, GrowingInput], masks: Mapping[str, HeldSlots]
     source, slots = sources.get(tile.buffer), masks.get(mask.buffer)
     if source is None or slots is None or slots.first is not None or slots.end != source.more or mask.lookup is not None:
         return False
-    along = [_steps(source, stride)[source.axis] for stride in tile.strides]
+    along, start = _lies_along(source, tile)
     alike = all(size == 1 or steps == own for size, steps, own in zip(tile.shape, along, mask.strides, strict=True))
-    start = _along(source, source.axis, tile.start)
-    return alike and start == (mask.start if any(mask.start.grid) else replace(mask.start, grid=()))
+    return alike and start == _plain(mask.start)
 
 
 def _copies(kernel: Kernel, windows: Iterable[Window]) -> Iterator[Buffer]:
@@ -157,13 +215,12 @@ def _around(kernel: Kernel, source: GrowingInput, phase: Phase, tiles: Sequence[
             raise UnsupportedOperator(f"{kernel.name}: an input whose length is an argument is read in several ways at once")
         starts.append(least)
         extents.append(max(ends) - least.constant + 1)
-    return Window(source, phase, tuple(starts), tuple(extents), "")
+    return Window(source, phase, tuple(starts), tuple(extents))
 
 
 def _along(source: GrowingInput, dim: int, start: Index) -> Index:
     """Where along a dimension of its input a tile starts."""
-    along = start.mapped(lambda coefficient: _steps(source, coefficient)[dim])
-    return along if any(along.grid) else replace(along, grid=())
+    return _plain(start.mapped(lambda coefficient: _steps(source, coefficient)[dim]))
 
 
 def _span(source: GrowingInput, dim: int, tile: Tile) -> int:

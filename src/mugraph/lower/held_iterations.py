@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from mugraph.ir.ops import operator
 from mugraph.lower.inlining import with_copies_of_inputs_inlined
-from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, renumbered, subexpressions
+from mugraph.lower.phases import Phase
+from mugraph.lower.scalar_expressions import CHOICE, Apply, Constant, Expression, Source, renumbered, subexpressions
 from mugraph.lower.tile_form import Elementwise, Kernel, Reduce, Scan, Statement, Tile
 
-_CHOICE = operator("select").scalar
 
-
-def with_constant_inputs(kernel: Kernel, numbers: Mapping[str, float]) -> Kernel:
-    """The kernel with a body for iterations that read one number wherever they read the buffers `numbers`."""
-    body = tuple(_simplified(statement, numbers) for statement in kernel.body)
-    return with_copies_of_inputs_inlined(replace(kernel, body=body))
+def with_constant_inputs(kernel: Kernel, numbers: Mapping[str, float], phase: Phase = Phase.BODY) -> Kernel:
+    """The kernel with a phase for when that reads one number wherever it reads the buffers `numbers`."""
+    made = tuple(_simplified(statement, numbers) for statement in kernel.of_phase(phase))
+    return with_copies_of_inputs_inlined(kernel.with_phase(phase, made))
 
 
 def with_choices(kernel: Kernel, is_held: Callable[[Tile, Tile], bool]) -> Kernel:
@@ -33,7 +31,7 @@ def with_choices(kernel: Kernel, is_held: Callable[[Tile, Tile], bool]) -> Kerne
 def _chosen_by_zero(statement: Statement, is_held: Callable[[Tile, Tile], bool]) -> Statement:
     match statement:
         case Elementwise(expression=Apply(template=template, arguments=(Source(mask), Source(chosen), Constant(value=number)))):
-            if template == _CHOICE and number == 0 and is_held(statement.sources[mask], statement.sources[chosen]):
+            if template == CHOICE and number == 0 and is_held(statement.sources[mask], statement.sources[chosen]):
                 return replace(statement, sources=(statement.sources[chosen],), expression=Source(0))
     return statement
 
@@ -58,6 +56,6 @@ def _chosen(expression: Expression) -> Expression:
     if not isinstance(expression, Apply):
         return expression
     arguments = tuple(map(_chosen, expression.arguments))
-    if expression.template == _CHOICE and isinstance(arguments[0], Constant):
+    if expression.template == CHOICE and isinstance(arguments[0], Constant):
         return arguments[1 if arguments[0].value else 2]
     return Apply(expression.template, arguments)

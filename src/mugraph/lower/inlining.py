@@ -146,7 +146,7 @@ def _reading_in_place(kernel: Kernel, copy: Elementwise, reader: Statement) -> S
     left, right = seen
     if left is None or right is None:
         return None
-    exact = kernel.buffer(source.buffer).dtype is DType.FP32
+    exact = kernel.buffer(source.buffer).dtype is kernel.buffer(copy.target.buffer).dtype
     return replace(reader, left=left, right=right, dtype=reader.dtype if exact else DType.FP32)
 
 

@@ -16,7 +16,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.exponents import shifted
 from mugraph.lower.memory import place
-from mugraph.lower.scalar_expressions import TF32, Apply, Expression, Source, renumbered, subexpressions
+from mugraph.lower.scalar_expressions import CHOICE, TF32, Apply, Constant, Expression, Source, renumbered, subexpressions
 from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 
@@ -45,6 +45,42 @@ def with_narrow_factors(kernel: Kernel) -> Kernel:
         body=tuple(map(in_units, kernel.body)),
         after=tuple(map(in_units, kernel.after)),
     )
+
+
+def with_copies_of_own_type(kernel: Kernel) -> Kernel:
+    """Shared buffers that hold nothing but elements of inputs of bf16, and 0, in that type: they take half the memory, and
+    products multiply them as they would the inputs."""
+    copies = {buffer.name for buffer in kernel.buffers if _holds_copies(kernel, buffer)}
+    buffers = (replace(buffer, dtype=DType.BF16) if buffer.name in copies else buffer for buffer in kernel.buffers)
+    return replace(kernel, buffers=tuple(buffers))
+
+
+def _holds_copies(kernel: Kernel, buffer: Buffer) -> bool:
+    writers = [statement for statement in kernel.statements if statement.target.buffer == buffer.name]
+    return bool(writers) and buffer.memory is Memory.SHARED and all(_copies(kernel, writer) for writer in writers)
+
+
+def _copies(kernel: Kernel, statement: Statement) -> bool:
+    """Whether all that a statement writes are elements of inputs of bf16, or 0."""
+    if not isinstance(statement, Elementwise) or statement.combine is not None:
+        return False
+    copied = [*_chosen(statement.expression)]
+    read = [statement.sources[part.index].buffer for part in copied if isinstance(part, Source)]
+    others = [part for part in copied if not isinstance(part, Source)]
+    return (
+        bool(read)
+        and all(isinstance(part, Constant) and part.value == 0 for part in others)
+        and all(name in kernel.inputs and kernel.buffer(name).dtype is DType.BF16 for name in read)
+    )
+
+
+def _chosen(expression: Expression) -> Iterator[Expression]:
+    """What a value may be that choices make."""
+    if isinstance(expression, Apply) and expression.template == CHOICE:
+        for argument in expression.arguments[1:]:
+            yield from _chosen(argument)
+    else:
+        yield expression
 
 
 def with_rounded_factors(kernel: Kernel, in_units: Callable[[Matmul], bool]) -> Kernel:

@@ -30,28 +30,39 @@ _MOST_SUMS = 32
 
 @dataclass(frozen=True, slots=True)
 class LoopDim:
-    """A loop: its size, and the stride along it of the target, of each source, and of the integers of each that is looked up."""
+    """A loop: its size, and the stride along it of the target, of each source, and of the integers of each that is looked up.
+
+    A `bounded` one may stop earlier.
+    """
 
     size: int
     strides: tuple[int, ...]
     reduced: bool = False
+    bounded: bool = False
 
 
-def loops_of(statement: Elementwise | Reduce) -> list[LoopDim]:
-    """The loops from the target's slowest dimension to its fastest, then the reduced one; at least one loop."""
+def loops_of(statement: Elementwise | Reduce, bounded: int | None = None) -> list[LoopDim]:
+    """The loops from the target's slowest dimension to its fastest, then the reduced one; at least one loop.
+
+    One over the dimension `bounded` stays apart: of the target's, or behind these the reduced one.
+    """
     target, sources = statement.target, with_integers(statement.sources)
     dims = [
-        LoopDim(size, tuple(tile.strides[d] for tile in (target, *sources))) for d, size in enumerate(target.shape) if size > 1
+        LoopDim(size, tuple(tile.strides[d] for tile in (target, *sources)), bounded=d == bounded)
+        for d, size in enumerate(target.shape)
+        if size > 1
     ]
     joined: list[LoopDim] = []
     for dim in sorted(dims, key=lambda dim: -dim.strides[0]):
-        if joined and all(outer == dim.size * inner for outer, inner in zip(joined[-1].strides, dim.strides, strict=True)):
+        apart = not joined or joined[-1].bounded or dim.bounded
+        if not apart and all(outer == dim.size * inner for outer, inner in zip(joined[-1].strides, dim.strides, strict=True)):
             joined[-1] = LoopDim(joined[-1].size * dim.size, dim.strides)
         else:
             joined.append(dim)
     if isinstance(statement, Reduce):
         size = statement.sources[0].shape[-1] if statement.sources else 1
-        joined.append(LoopDim(size, (0, *(tile.strides[-1] for tile in sources)), reduced=True))
+        strides = (0, *(tile.strides[-1] for tile in sources))
+        joined.append(LoopDim(size, strides, reduced=True, bounded=bounded == target.rank))
     return joined or [LoopDim(1, (1,) * (1 + len(sources)))]
 
 

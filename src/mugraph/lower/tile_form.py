@@ -392,14 +392,31 @@ class GrowingInput:
 class Window:
     """What the statements of a phase read of a growing input: so many elements from a start on, in each of its dimensions.
 
-    Where the input ends within it, they read the shared buffer `copy` instead, which has 0 in the place of the rest.
+    Where the input ends within it, they read the shared buffer `copy` instead, which has 0 in the place of the rest; without one
+    they stop there.
     """
 
     source: GrowingInput
     phase: Phase
     starts: tuple[Index, ...]
     extents: Shape
-    copy: str
+    copy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """How the statements of a phase stop where inputs end: of `extent` elements from `start` on they compute those that are held,
+    which are all up to `more` elements more than the length.
+
+    `dims` has for each statement the dimension of its points along which it stops: one of its target's, or behind these the one
+    that it reduces or sums over. It is None for one that has nothing to do with the axis of the inputs.
+    """
+
+    phase: Phase
+    start: Index
+    extent: int
+    more: int
+    dims: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,8 +424,9 @@ class Growing:
     """The inputs of a kernel whose lengths are arguments, and what is read of them.
 
     If there are `ends`, an iteration that begins at least so many elements behind the length in each does nothing. If there are
-    `held`, one that ends at most so many elements behind it in each may run `body` in the place of the kernel's. `sizes` is the
-    input that has the arguments: the length and then the strides.
+    `held`, one that ends at most so many elements behind it in each may run `body` in the place of the kernel's. With `cut_off`
+    statements of a phase read what is held and nothing else, and there are no copies. `sizes` is the input that has the
+    arguments: the length and then the strides.
     """
 
     windows: tuple[Window, ...]
@@ -416,6 +434,7 @@ class Growing:
     held: tuple[tuple[Index, int], ...]
     body: tuple[Statement, ...]
     sizes: str
+    cut_off: CutOff | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +471,16 @@ class Kernel:
     def statements(self) -> tuple[Statement, ...]:
         """All statements in the order they first run."""
         return (*self.before, *self.body, *self.after)
+
+    def of_phase(self, phase: Phase) -> tuple[Statement, ...]:
+        """The statements of a phase."""
+        return (self.before, self.body, self.after)[phase]
+
+    def with_phase(self, phase: Phase, statements: tuple[Statement, ...]) -> Kernel:
+        """The kernel with other statements in a phase."""
+        parts = [self.before, self.body, self.after]
+        parts[phase] = statements
+        return replace(self, before=parts[0], body=parts[1], after=parts[2])
 
     @property
     def shared_bytes(self) -> int:

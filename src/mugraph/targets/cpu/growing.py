@@ -9,20 +9,34 @@ from dataclasses import dataclass
 
 from mugraph.lower.argument_strides import digits
 from mugraph.lower.phases import Phase
-from mugraph.lower.tile_form import GrowingInput, Index, Kernel, Statement, Window
+from mugraph.lower.tile_form import CutOff, GrowingInput, Index, Kernel, Statement, Window
 from mugraph.targets.c_text import index_terms, scaled, sum_of
-from mugraph.targets.cpu.source import Writer
+from mugraph.targets.cpu.source import HELD, Writer
 
 
 def usual_strides(kernel: Kernel) -> dict[int, int]:
     """For each stride that is an argument, by number, what it is where the input lies in memory for the capacity."""
-    found: dict[int, int] = {}
-    for window in () if kernel.growing is None else kernel.growing.windows:
-        step = 1
-        for size, stride in reversed([*zip(window.source.shape, window.source.strides, strict=True)]):
-            found |= {number: step for number in digits(stride) if number is not None}
-            step *= size
-    return found
+    sources = [] if kernel.growing is None else [window.source for window in kernel.growing.windows]
+    return {number: stride for source in sources for _, number, stride in _usual(source)}
+
+
+def _usual(source: GrowingInput) -> Iterator[tuple[int, int, int]]:
+    """The dimensions of an input whose strides are arguments, their numbers, and what they are in memory for the capacity."""
+    for dim, number in _arguments(source):
+        yield dim, number, math.prod(source.shape[dim + 1 :])
+
+
+def compact_strides(kernel: Kernel) -> dict[int, int]:
+    """The strides by number that an input has in memory of any length, if that is contiguous: those from its axis on."""
+    sources = [] if kernel.growing is None else [window.source for window in kernel.growing.windows]
+    return {number: stride for source in sources for dim, number, stride in _usual(source) if dim >= source.axis}
+
+
+def is_compact(kernel: Kernel) -> str:
+    """Whether a call gives these."""
+    assert kernel.growing is not None
+    given = f"((const int64_t *){kernel.growing.sizes})"
+    return " && ".join(f"{given}[{number + 1}] == {stride}" for number, stride in compact_strides(kernel).items())
 
 
 def growing_buffers(kernel: Kernel) -> set[str]:
@@ -40,11 +54,30 @@ def dims_along(kernel: Kernel) -> frozenset[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounded:
+    """A statement that stops behind `held` elements along a dimension of its points; along None it does not."""
+
+    statement: Statement
+    dim: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Iterations:
     """A run of iterations of a block: the header of its loop, and the statements of its body."""
 
     loop: str
-    body: Sequence[Statement]
+    body: Sequence[Bounded]
+
+
+def statements_of(kernel: Kernel, phase: Phase) -> Sequence[Bounded]:
+    """The statements of a phase."""
+    statements = kernel.of_phase(phase)
+    cut_off = None if kernel.growing is None else kernel.growing.cut_off
+    return _bounded(statements, cut_off.dims if cut_off is not None and cut_off.phase is phase else (None,) * len(statements))
+
+
+def _bounded(statements: Sequence[Statement], dims: Sequence[int | None]) -> Sequence[Bounded]:
+    return [*map(Bounded, statements, dims)]
 
 
 def iterations(writer: Writer, kernel: Kernel) -> Iterator[Iterations]:
@@ -52,20 +85,22 @@ def iterations(writer: Writer, kernel: Kernel) -> Iterator[Iterations]:
     growing = kernel.growing
     first, last = "0", str(kernel.loop)
     if growing is not None and growing.ends:
-        last = _declared(writer, kernel, "iterations", "larger", 0, growing.ends)
+        last = _declared(writer, kernel, "iterations", "iterations_within", "larger", 0, growing.ends)
     if growing is not None and growing.held:
-        first = _declared(writer, kernel, "held", "smaller", kernel.loop, growing.held)
-        yield Iterations(f"for (long l = 0; l < {first}; ++l)", growing.body)
-    yield Iterations(f"for (long l = {first}; l < {last}; ++l)", kernel.body)
+        first = _declared(writer, kernel, "whole_iterations", "held_within", "smaller", kernel.loop, growing.held)
+        yield Iterations(f"for (long l = 0; l < {first}; ++l)", _bounded(growing.body, (None,) * len(growing.body)))
+    yield Iterations(f"for (long l = {first}; l < {last}; ++l)", statements_of(kernel, Phase.BODY))
 
 
-def _declared(writer: Writer, kernel: Kernel, name: str, combined: str, start: int, places: Sequence[tuple[Index, int]]) -> str:
+def _declared(
+    writer: Writer, kernel: Kernel, name: str, within: str, combined: str, start: int, places: Sequence[tuple[Index, int]]
+) -> str:
     """Declare how many iterations are before the end of an axis, the `combined` number of all `places` in them."""
     writer.line(f"long {name} = {start};")
     for place, more in places:
         here = sum_of(index_terms(Index(place.constant, place.grid))) or "0"
         elements = f"{_length(kernel, more)} - ({here})"
-        writer.line(f"{name} = {combined}({name}, {name}_within({elements}, {place.loop}, {kernel.loop}));")
+        writer.line(f"{name} = {combined}({name}, {within}({elements}, {place.loop}, {kernel.loop}));")
     return name
 
 
@@ -79,7 +114,16 @@ def reading(writer: Writer, kernel: Kernel, phase: Phase) -> Iterator[None]:
     with writer.block():
         for window in windows:
             _print_window(writer, kernel, window)
+        if kernel.growing is not None and kernel.growing.cut_off is not None:
+            _print_held(writer, kernel, kernel.growing.cut_off)
         yield
+
+
+def _print_held(writer: Writer, kernel: Kernel, cut_off: CutOff) -> None:
+    """Declare how many elements of a tile are held."""
+    start = sum_of(index_terms(cut_off.start)) or "0"
+    elements = f"{_length(kernel, cut_off.more)} - ({start})"
+    writer.line(f"const long {HELD} = larger(smaller({elements}, {cut_off.extent}), 0);")
 
 
 def _length(kernel: Kernel, more: int) -> str:
@@ -96,11 +140,15 @@ def _print_window(writer: Writer, kernel: Kernel, window: Window) -> None:
     """Declare the pointer and the strides by which statements read an input: its own, or those of a copy of what is left."""
     assert kernel.growing is not None
     source, dtype = window.source, writer.dtypes[window.source.buffer]
+    compact = compact_strides(kernel)
+    for _, number in _arguments(source):
+        given = f"{kernel.growing.sizes}[{number + 1}]"
+        writer.line(f"long stride{number} = {f'compact ? {compact[number]} : {given}' if number in compact else given};")
+    writer.line(f"const {dtype}_t *{source.buffer} = whole_{source.buffer};")
+    if not window.copy:
+        return
     for dim, start in enumerate(window.starts):
         writer.line(f"const long {source.buffer}_first{dim} = {sum_of(index_terms(start)) or '0'};")
-    for _, number in _arguments(source):
-        writer.line(f"long stride{number} = {kernel.growing.sizes}[{number + 1}];")
-    writer.line(f"const {dtype}_t *{source.buffer} = whole_{source.buffer};")
     held = f"{_length(kernel, source.more)} - {source.buffer}_first{source.axis}"
     writer.line(f"const long {source.buffer}_held = larger({held}, 0);")
     with writer.block(f"if ({source.buffer}_held < {window.extents[source.axis]})"):

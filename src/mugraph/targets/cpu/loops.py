@@ -14,7 +14,7 @@ from mugraph.lower.scalar_expressions import ROUNDED, Apply, Constant, Expressio
 from mugraph.lower.thread_mapping import LoopDim, loops_of
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan, Tile
 from mugraph.targets.c_text import literal, number_text, scaled, sum_of
-from mugraph.targets.cpu.source import Writer
+from mugraph.targets.cpu.source import HELD, Writer
 
 _NEUTRAL = {Combine.SUM: "0.0f", Combine.MAX: "-__builtin_inff()"}
 _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "vec_max({}, {})"}
@@ -23,14 +23,16 @@ _PRODUCT = "({0} * {1})"
 _RECIPROCAL = "(1.0f / {0})"
 _LEAST_TURNED = 4
 """Elements along both dimensions from which on a square of them is turned in registers, not gathered one by one."""
+Lanes = int | str
+"""How many lanes of a vector are in use: a number, or a C expression."""
 UNROLLED = 4
 """Partial results of a vectorised reduction, or vectors reduced side by side: enough to hide the latency of an addition."""
 
 
-def print_loops(writer: Writer, statement: Elementwise | Reduce) -> None:
-    """Write an elementwise statement or a reduction."""
+def print_loops(writer: Writer, statement: Elementwise | Reduce, bounded: int | None = None) -> None:
+    """Write an elementwise statement or a reduction, along the dimension `bounded` of its points up to `held` elements."""
     with writer.block():
-        Nest(writer, statement).write()
+        Nest(writer, statement, bounded).write()
 
 
 def vector_cost(dim: LoopDim, lanes: int, operands: int) -> float:
@@ -49,7 +51,7 @@ def _turning(dims: Sequence[LoopDim], plain: Container[int]) -> tuple[LoopDim, L
     """Where sources lie across what the target lies along: their dimension, the target's, and the numbers of such sources, which
     are among the `plain` ones."""
     vector = next((dim for dim in dims if dim.strides[0] == 1), None)
-    if vector is None or any(dim.reduced for dim in dims) or vector.size < _LEAST_TURNED:
+    if vector is None or any(dim.reduced or dim.bounded for dim in dims) or vector.size < _LEAST_TURNED:
         return None
     for rows in dims:
         sources = [(number, dims_of) for number, dims_of in enumerate(zip(rows.strides[1:], vector.strides[1:], strict=True))]
@@ -65,8 +67,8 @@ Loops = TypeVar("Loops", bound=Elementwise | Reduce | Scan)
 class Nest(Generic[Loops]):
     """The loops of a statement, and the text inside each."""
 
-    def __init__(self, writer: Writer, statement: Loops) -> None:
-        self.writer, self.statement = writer, statement
+    def __init__(self, writer: Writer, statement: Loops, bounded: int | None = None) -> None:
+        self.writer, self.statement, self.bounded = writer, statement, bounded
         self.lanes = writer.vectors.lanes
         self.operands = 1 + len(statement.sources)
         lookups = [number for number, tile in enumerate(statement.sources) if tile.lookup is not None]
@@ -91,7 +93,7 @@ class Nest(Generic[Loops]):
     def arranged(self) -> tuple[list[LoopDim], int]:
         """The loops, outermost first, and which of them goes over vectors."""
         assert not isinstance(self.statement, Scan)
-        dims = loops_of(self.statement)
+        dims = loops_of(self.statement, self.bounded)
         vector = min(dims, key=lambda dim: vector_cost(dim, self.lanes, self.operands))
         outer = [dim for dim in dims if dim is not vector and not dim.reduced]
         inner = [dim for dim in dims if dim is not vector and dim.reduced]
@@ -103,7 +105,7 @@ class Nest(Generic[Loops]):
 
     # the nest --------------------------------------------------------------------------------------------------------
 
-    def level(self, depth: int, lanes: int) -> None:
+    def level(self, depth: int, lanes: Lanes) -> None:
         """Everything inside the first `depth` loops; `lanes` are in use of the vector loop around it, if any."""
         self.define(depth, lanes)
         if self.turned and depth == self.vector - 1:
@@ -116,7 +118,7 @@ class Nest(Generic[Loops]):
             reduced = self.loops[depth].reduced
             if reduced:
                 self.writer.line(f"vec total = splat({self.neutral});")
-            with self.writer.block(f"for (long i{depth} = 0; i{depth} < {self.loops[depth].size}; ++i{depth})"), self.scope():
+            with self.writer.block(f"for (long i{depth} = 0; i{depth} < {self.end(depth)}; ++i{depth})"), self.scope():
                 self.level(depth + 1, lanes)
             if reduced:
                 self.store("total", lanes, self.accumulates)
@@ -159,7 +161,10 @@ class Nest(Generic[Loops]):
     def vector_loop(self, depth: int) -> None:
         loop = self.loops[depth]
         if loop.reduced:
-            self.vector_reduction(depth)
+            (self.bounded_reduction if loop.bounded else self.vector_reduction)(depth)
+            return
+        if loop.bounded:
+            self.bounded_loop(depth)
             return
         whole = loop.size // self.lanes * self.lanes
         done = self.side_by_side(depth, whole)
@@ -170,6 +175,15 @@ class Nest(Generic[Loops]):
             with self.writer.block(), self.scope():
                 self.writer.line(f"const long i{depth} = {whole};")
                 self.level(depth + 1, loop.size - whole)
+
+    def bounded_loop(self, depth: int) -> None:
+        """Whole vectors of what is held, then the rest of it."""
+        index, lanes = f"i{depth}", self.lanes
+        with self.writer.block(f"for (long {index} = 0; {index} + {lanes} <= {HELD}; {index} += {lanes})"), self.scope():
+            self.level(depth + 1, lanes)
+        with self.writer.block(f"if ({HELD} % {lanes})"), self.scope():
+            self.writer.line(f"const long {index} = {HELD} / {lanes} * {lanes};")
+            self.level(depth + 1, f"{HELD} % {lanes}")
 
     def side_by_side(self, depth: int, whole: int) -> int:
         """Reduce several vectors of results in one pass over the reduced dimension, whose rows are read in longer runs then.
@@ -183,7 +197,7 @@ class Nest(Generic[Loops]):
         with self.writer.block(f"for (long i = 0; i < {done}; i += {step})"):
             for number in range(UNROLLED):
                 self.writer.line(f"vec total{number} = splat({self.neutral});")
-            with self.writer.block(f"for (long i{reduced} = 0; i{reduced} < {self.loops[reduced].size}; ++i{reduced})"):
+            with self.writer.block(f"for (long i{reduced} = 0; i{reduced} < {self.end(reduced)}; ++i{reduced})"):
                 for number in range(UNROLLED):
                     with self.writer.block(), self.scope():
                         self.writer.line(f"const long i{depth} = i + {number * self.lanes};")
@@ -219,27 +233,50 @@ class Nest(Generic[Loops]):
             self.partial(depth, chunk - unrolled, str(chunk * lanes), lanes)
         if size > whole * lanes:
             self.partial(depth, 0, str(whole * lanes), size - whole * lanes)
+        self.folded(partials)
+
+    def bounded_reduction(self, depth: int) -> None:
+        """The same of what is held: each partial vector has the elements that it has where all are."""
+        partials = min(UNROLLED, max(self.loops[depth].size // self.lanes, 1))
+        for number in range(partials):
+            self.writer.line(f"vec total{number} = splat({self.neutral});")
+        self.writer.line("long i = 0;")
+        with self.writer.block(f"for (; i + {partials * self.lanes} <= {HELD}; i += {partials * self.lanes})"):
+            for number in range(partials):
+                self.partial(depth, number, f"i + {number * self.lanes}", self.lanes)
+        for number in range(partials):
+            with self.writer.block(f"if (i < {HELD})"):
+                self.partial(depth, number, "i", f"smaller({HELD} - i, {self.lanes})")
+                self.writer.line(f"i += {self.lanes};")
+        self.folded(partials)
+
+    def folded(self, partials: int) -> None:
+        """Write the sum or maximum across the lanes of so many partial vectors to the target."""
         total = "total0"
         for number in range(1, partials):
             total = self.combined(total, f"total{number}")
         self.writer.line(f"const vec total = splat(total_{self.combine}({total}));")
         self.store("total", 1, self.accumulates)
 
-    def partial(self, depth: int, number: int, position: str, lanes: int) -> None:
+    def partial(self, depth: int, number: int, position: str, lanes: Lanes) -> None:
         with self.writer.block(), self.scope():
             self.writer.line(f"const long i{depth} = {position};")
             self.define(depth + 1, lanes)
             value = self.names[self.expression]
-            if lanes < self.lanes:
+            if lanes != self.lanes:
                 value = f"keep_first({value}, {self.neutral}, {lanes})"
             self.writer.line(f"total{number} = {self.combined(f'total{number}', value)};")
 
-    def finish(self, lanes: int) -> None:
+    def finish(self, lanes: Lanes) -> None:
         value = self.names[self.expression]
         if self.loops[-1].reduced:
             self.writer.line(f"total = {self.combined('total', value)};")
         else:
             self.store(value, lanes, self.accumulates)
+
+    def end(self, depth: int) -> str:
+        """Where a loop ends."""
+        return HELD if self.loops[depth].bounded else str(self.loops[depth].size)
 
     # what the statement asks for -------------------------------------------------------------------------------------
 
@@ -289,7 +326,7 @@ class Nest(Generic[Loops]):
             return Apply(_PRODUCT, (arguments[0], Apply(_RECIPROCAL, arguments[1:])))
         return Apply(expression.template, arguments)
 
-    def define(self, depth: int, lanes: int) -> None:
+    def define(self, depth: int, lanes: Lanes) -> None:
         """Declare every subexpression that becomes known at this depth, and the places at which sources are looked up."""
         for number, strides in self.integers.items():
             known = max((d + 1 for d, loop in enumerate(self.loops) if loop.strides[strides]), default=0)
@@ -315,7 +352,7 @@ class Nest(Generic[Loops]):
         place = f"from_end(*({address}), {lookup.rows})" if lookup.wraps else f"(long)*({address})"
         return f"{place} * {lookup.stride}"
 
-    def gathered(self, number: int, lanes: int, depth: int) -> str:
+    def gathered(self, number: int, lanes: Lanes, depth: int) -> str:
         """Lanes that are looked up one by one, as a value: the statements before it load them."""
         strides, name = self.integers[number], f"looked_up{number}"
         here, stride = f"(i{self.vector} + lane)", self.loops[self.vector].strides
@@ -331,7 +368,7 @@ class Nest(Generic[Loops]):
         """The pointers of a source that is looked up and of its integers, and their places among the strides of a loop."""
         return (f"x{number}", number + 1), (f"integers{number}", self.integers[number])
 
-    def value(self, node: Expression, lanes: int) -> str:
+    def value(self, node: Expression, lanes: Lanes) -> str:
         match node:
             case Source(index) if self.scattered(index):
                 return self.gathered(index, lanes, self.depth(node))
@@ -347,7 +384,7 @@ class Nest(Generic[Loops]):
         terms = [scaled(loop.strides[number], f"i{d}") for d, loop in enumerate(self.loops[:depth]) if d != but]
         return sum_of([pointer, *terms])
 
-    def load(self, pointer: str, tile: Tile, number: int, lanes: int, depth: int) -> str:
+    def load(self, pointer: str, tile: Tile, number: int, lanes: Lanes, depth: int) -> str:
         if number - 1 in self.turned:
             return f"turned{number - 1}[row]"
         address, dtype = self.address(pointer, number, depth), self.writer.dtype(tile)
@@ -363,7 +400,7 @@ class Nest(Generic[Loops]):
         """How many of the loops a place of the target depends on."""
         return self.vector + (not self.loops[self.vector].reduced)
 
-    def store(self, value: str, lanes: int, accumulate: bool) -> None:
+    def store(self, value: str, lanes: Lanes, accumulate: bool) -> None:
         """Write lanes of a value to the target, combined with what it holds if asked."""
         tile = self.statement.target
         address, dtype = self.address("target", 0, self.places()), self.writer.dtype(tile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,18 +20,19 @@ from mugraph.ir.lookups import NEGATIVE, places
 from mugraph.lower import Launch, lower
 from mugraph.lower.growing_inputs import Lengths, check_readers, with_lengths
 from mugraph.lower.inlining import with_cheap_values_inlined, with_joined_reductions
-from mugraph.lower.narrowing import with_rounded_factors
+from mugraph.lower.narrowing import with_copies_of_own_type, with_rounded_factors
 from mugraph.lower.skipped_iterations import with_skips
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu import Vectors, print_program
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
 from mugraph.targets.cpu.dequantized_factors import with_dequantized_factors
+from mugraph.targets.cpu.matmul import product_stops
 from mugraph.targets.cpu.packed_factors import with_packed_factors
 from mugraph.targets.machine import LOWERED, Functions, Timed
 
 SOURCE_NAME = "kernels.c"
-PASSES = (with_joined_reductions, with_cheap_values_inlined)
+PASSES = (with_joined_reductions, with_cheap_values_inlined, with_copies_of_own_type)
 """What is changed in kernels whose blocks are one thread."""
 LANES = (4, 8, 16)
 """Floats in a vector register, of the units there are."""
@@ -96,7 +98,8 @@ class Cpu:
         check_readers(graph, lengths)
         launches = lower(graph, passes=PASSES, strides=lengths.strides(graph))
         launches = self._with_packed_weights(launches, graph.constants - {value.node for value in lengths.axes})
-        return {index: with_lengths(launch, graph, lengths) for index, launch in launches.items()}
+        stops = partial(product_stops, self.vectors or find_compiler().vectors)
+        return {index: with_lengths(launch, graph, lengths, stops) for index, launch in launches.items()}
 
     def _with_packed_weights(self, launches: dict[int, Launch], constants: Collection[int]) -> dict[int, Launch]:
         """The launches of kernels that read weights, which are inputs of these numbers, packed where they can."""

@@ -9,26 +9,48 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mugraph.lower import tiles
-from mugraph.lower.tile_form import Matmul
+from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.targets.cpu.copied_factors import CopiedPairs, CopiedVectors, strips_copied
 from mugraph.targets.cpu.dequantizing import dequantizing
 from mugraph.targets.cpu.matrix_tiles import PackedTiles, strips_for
 from mugraph.targets.cpu.pairs import InnerPairs, OuterPairs, PackedPairs, multiplies_pairs
 from mugraph.targets.cpu.panels import PairPanels, VectorPanels, strips_in_panels
-from mugraph.targets.cpu.products import Inner, Outer, Packed, Product
-from mugraph.targets.cpu.source import Writer
+from mugraph.targets.cpu.products import Bound, Inner, Outer, Packed, Product
+from mugraph.targets.cpu.source import HELD, Vectors, Writer
 
 
-def print_matmul(writer: Writer, statement: Matmul) -> None:
-    """Write a (batched) product."""
-    batch = statement.target.shape[:-2]
-    left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in (statement.left, statement.right))
-    product = oriented(replace(statement, left=left, right=right))
+def print_matmul(writer: Writer, statement: Matmul, bounded: int | None = None) -> None:
+    """Write a (batched) product, along the dimension `bounded` of its points up to `held` elements."""
+    given = _broadcast(statement)
+    product = oriented(given)
+    bound = None if bounded is None else bounded - statement.target.rank
+    if product is not given and bound:
+        bound = _TURNED.get(bound, bound)
     with writer.block():
         writer.pointer("c", product.target, written=True)
         writer.pointer("a", product.left)
         writer.pointer("b", product.right)
-        _batched(writer, product, 0)
+        _batched(writer, product, 0, bound)
+
+
+_TURNED = {-1: -2, -2: -1}
+"""The last two dimensions of a product in its transposed one."""
+
+
+def _broadcast(statement: Matmul) -> Matmul:
+    """The product with factors of as many dimensions as the target."""
+    batch = statement.target.shape[:-2]
+    left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in (statement.left, statement.right))
+    return replace(statement, left=left, right=right)
+
+
+def product_stops(vectors: Vectors, kernel: Kernel, statement: Matmul, bounded: int) -> bool:
+    """Whether a product is printed along the dimension `bounded` of its points up to `held` elements as if all were."""
+    given = _broadcast(statement)
+    product = oriented(given)
+    columns = bounded == statement.target.rank - (1 if product is given else 2)
+    copied = strips_copied(product, kernel.buffer(product.right.buffer).dtype, vectors) is not None
+    return product.strips is None and not copied and (is_inner(product) or not columns)
 
 
 def oriented(product: Matmul) -> Matmul:
@@ -39,17 +61,24 @@ def oriented(product: Matmul) -> Matmul:
     return product
 
 
-def _batched(writer: Writer, product: Matmul, dim: int) -> None:
+def _batched(writer: Writer, product: Matmul, dim: int, bound: int | None) -> None:
     if dim == product.target.rank - 2:
-        form_of(writer, product).write()
+        form_of(writer, product, Bound(bound) if bound in (-1, -2, 0) else None).write()
         return
-    with writer.block(f"for (long n{dim} = 0; n{dim} < {product.target.shape[dim]}; ++n{dim})"):
-        _batched(writer, product, dim + 1)
+    end = HELD if bound is not None and dim == product.target.rank + bound else product.target.shape[dim]
+    with writer.block(f"for (long n{dim} = 0; n{dim} < {end}; ++n{dim})"):
+        _batched(writer, product, dim + 1, bound)
 
 
-def form_of(writer: Writer, product: Matmul) -> Product:
+def is_inner(product: Matmul) -> bool:
+    """Whether a product with no factor in strips is one of dot products: both factors are contiguous along k."""
+    left, right = product.left.strides, product.right.strides
+    return left[-1] == 1 and right[-2] == 1 and right[-1] != 1 and product.left.shape[-1] > 1
+
+
+def form_of(writer: Writer, product: Matmul, bound: Bound | None = None) -> Product:
     """The form that reads both factors along contiguous dimensions, where there is one."""
-    depth, right = product.left.shape[-1], product.right
+    right = product.right
     if product.dequantized is not None:
         return dequantizing(writer, product)
     if product.strips is not None:
@@ -61,6 +90,6 @@ def form_of(writer: Writer, product: Matmul) -> Product:
     if (strips := strips_copied(product, writer.dtype(right), writer.vectors)) is not None:
         return (CopiedPairs if strips.pairs else CopiedVectors)(writer, replace(product, strips=strips))
     pairs = multiplies_pairs(product, writer.dtype(right), writer.vectors)
-    if product.left.strides[-1] == 1 and right.strides[-2] == 1 and right.strides[-1] != 1 and depth > 1:
-        return InnerPairs(writer, product) if pairs else Inner(writer, product)
-    return OuterPairs(writer, product) if pairs and right.strides[-1] == 1 else Outer(writer, product)
+    if is_inner(product):
+        return InnerPairs(writer, product, bound) if pairs else Inner(writer, product, bound)
+    return OuterPairs(writer, product, bound) if pairs and right.strides[-1] == 1 else Outer(writer, product, bound)

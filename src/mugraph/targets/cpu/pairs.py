@@ -12,8 +12,8 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul
 from mugraph.targets.c_text import number_text
-from mugraph.targets.cpu.products import Inner, Outer, Packed, Product, runs
-from mugraph.targets.cpu.source import Vectors
+from mugraph.targets.cpu.products import Bound, Inner, Outer, Packed, Product
+from mugraph.targets.cpu.source import HELD, Vectors
 
 PACKED_BYTES = 1 << 16
 """Largest left factor that is converted to bf16 pairs on the stack."""
@@ -47,14 +47,14 @@ def print_left_pairs(product: Product) -> None:
         write.line(f"const bf16_t *pairs_a = {product.address('a', left, '0', '0')};")
         return
     write.line(f"bf16_t pairs_a[{product.rows * depth}] __attribute__((aligned(64)));")
-    with write.block(f"for (long i = 0; i < {product.rows}; ++i)"):
-        alternate = (depth - 1) // product.lanes if write.dtype(left) is DType.BF16 and left.strides[-1] == 2 else 0
-        with write.block(f"for (long k = 0; k < {alternate * product.lanes}; k += {product.lanes})"):
+    with write.block(f"for (long i = 0; i < {HELD if product.bound is Bound.ROWS else product.rows}; ++i)"):
+        strided = write.dtype(left) is DType.BF16 and left.strides[-1] == 2 and product.bound is not Bound.DEPTH
+        alternate = (depth - 1) // product.lanes * product.lanes if strided else 0
+        with write.block(f"for (long k = 0; k < {alternate}; k += {product.lanes})"):
             write.line(f"store_bf16(pairs_a + {depth} * i + k, load_alternate_bf16({product.address('a', left, 'i', 'k')}));")
-        for run in runs(depth - alternate * product.lanes, product.lanes):
-            with product.loop("k", run):
-                value = product.load("a", left, "i", f"{alternate * product.lanes} + k", run.size)
-                write.line(f"store_first_bf16(pairs_a + {depth} * i + {alternate * product.lanes} + k, {value}, {run.size});")
+        for width in product.along_depth(depth - alternate, product.lanes):
+            value = product.load("a", left, "i", f"{alternate} + k", width)
+            write.line(f"store_first_bf16(pairs_a + {depth} * i + {alternate} + k, {value}, {width});")
 
 
 def is_packed(product: Product) -> bool:
@@ -67,10 +67,12 @@ def left_pair_at(product: Product, r: int) -> str:
     return f"pairs_a + {left_stride(product)} * (i + {r}) + k"
 
 
-def print_pair_products(product: Product, rows: int, vectors: int, place: Callable[[int], str]) -> None:
+def print_pair_products(
+    product: Product, rows: int, vectors: int, place: Callable[[int], str], spread: str = "spread_pair"
+) -> None:
     """Multiply-adds of pairs of the left factor, each row's at a place, and column vectors b0, b1, ..."""
     for r in range(rows):
-        product.writer.line(f"const pairs a{r} = spread_pair({place(r)});")
+        product.writer.line(f"const pairs a{r} = {spread}({place(r)});")
         for v in range(vectors):
             product.writer.line(f"c{r}_{v} = add_products(c{r}_{v}, a{r}, b{v});")
 
@@ -86,23 +88,33 @@ class OuterPairs(Outer):
         print_left_pairs(self)
         super().write()
 
-    def step(self, rows: int, widths: Sequence[int]) -> None:
+    def step(self, rows: int, widths: Sequence[int], alone: bool = False) -> None:
+        """Multiply-adds of two values of k, or of one that is `alone`, with 0 beside it."""
         for v in range(0, len(widths), 2):
-            self.print_interleaved(v, widths[v : v + 2])
-        print_pair_products(self, rows, len(widths), partial(left_pair_at, self))
+            self.print_interleaved(v, widths[v : v + 2], alone)
+        print_pair_products(self, rows, len(widths), partial(left_pair_at, self), "spread_alone" if alone else "spread_pair")
 
-    def print_interleaved(self, v: int, widths: Sequence[int]) -> None:
-        """Declare column vectors v and, if `widths` has two, v + 1: pairs of two rows."""
+    def print_steps(self, depth: int, rows: int, widths: Sequence[int]) -> None:
+        """Also of the last row of an odd number, as a pair with a row of 0."""
+        super().print_steps(depth, rows, widths)
+        if self.bound is Bound.DEPTH:
+            with self.writer.block(f"if ({HELD} % 2 && {HELD} <= k0 + {depth})"):
+                self.writer.line(f"const long k = {HELD} - 1;")
+                self.step(rows, widths, alone=True)
+
+    def print_interleaved(self, v: int, widths: Sequence[int], alone: bool) -> None:
+        """Declare column vectors v and, if `widths` has two, v + 1: pairs of two rows, or of one and 0."""
         right = self.product.right
-        first, second = (self.address("b", right, row, f"j + {v * self.lanes}") for row in ("k", "k + 1"))
+        rows = [self.address("b", right, row, f"j + {v * self.lanes}") for row in ("k", "k + 1")]
         if list(widths) == [self.lanes] * 2:
-            self.writer.line(f"const pairs p{v} = load_pairs({first}), q{v} = load_pairs({second});")
+            first, second = (f"load_pairs({row})" for row in rows)
+            self.writer.line(f"const pairs p{v} = {first}, q{v} = {'(pairs){0}' if alone else second};")
             self.writer.line(f"const pairs b{v} = INTERLEAVE_LOW(p{v}, q{v}), b{v + 1} = INTERLEAVE_HIGH(p{v}, q{v});")
             return
         for number, width in enumerate(widths):
             offset = number * self.lanes
-            loads = [f"load_first_pairs({row} + {offset}, {width})" for row in (first, second)]
-            self.writer.line(f"const pairs b{v + number} = INTERLEAVE_LOW({', '.join(loads)});")
+            first, second = (f"load_first_pairs({row} + {offset}, {width})" for row in rows)
+            self.writer.line(f"const pairs b{v + number} = INTERLEAVE_LOW({first}, {'(pairs){0}' if alone else second});")
 
 
 class PackedPairs(Packed):
@@ -137,7 +149,7 @@ class InnerPairs(Inner):
         print_left_pairs(self)
         super().write()
 
-    def step(self, rows: int, columns: int, width: int) -> None:
+    def step(self, rows: int, columns: int, width: int | str) -> None:
         right = tiles.transposed(self.product.right)
         for s in range(columns):
             self.prefetch(s)
@@ -148,6 +160,6 @@ class InnerPairs(Inner):
             for s in range(columns):
                 self.writer.line(f"c{r}_{s} = add_products(c{r}_{s}, a{r}, b{s});")
 
-    def load_pairs(self, address: str, width: int) -> str:
+    def load_pairs(self, address: str, width: int | str) -> str:
         """`width` neighbouring numbers, the rest zero."""
         return f"load_pairs({address})" if width == 2 * self.lanes else f"load_first_pairs({address}, {width})"

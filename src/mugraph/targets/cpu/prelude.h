@@ -342,6 +342,7 @@ INLINE pairs spread_pair(const bf16_t *p)
     __builtin_memcpy(&word, p, sizeof word);
     return (pairs)(word - (ints){0});
 }
+INLINE pairs spread_alone(const bf16_t *p) { return (pairs)((int)*p - (ints){0}); }
 /* Numbers of bf16 in fp32, of two rows, as pairs. */
 INLINE vec pair_up(vec first, vec second) { return (vec)((bits)first >> 16 | (bits)second); }
 /* sum + a0 * b0 + a1 * b1 in every lane. */

@@ -18,7 +18,17 @@ from importlib import resources
 from mugraph.lower.phases import Phase
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
 from mugraph.targets.cpu.folds import print_folds, print_interleaving, print_turning
-from mugraph.targets.cpu.growing import dims_along, growing_buffers, iterations, reading, usual_strides
+from mugraph.targets.cpu.growing import (
+    Bounded,
+    compact_strides,
+    dims_along,
+    growing_buffers,
+    is_compact,
+    iterations,
+    reading,
+    statements_of,
+    usual_strides,
+)
 from mugraph.targets.cpu.loops import print_loops
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.scans import print_scan, print_scans
@@ -58,22 +68,27 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     blocks = math.prod(kernel.grid)
     parallel = int(blocks > 1 and blocks * _work(kernel) > _SERIAL_WORK)
     print_idle(writer, kernel)
-    with writer.block(f"static void {kernel.name}_blocks(void *data)"):
+    compact = bool(compact_strides(kernel))
+    any_strides = f"INLINE void {kernel.name}_any(void *data, const int compact)"
+    with writer.block(any_strides if compact else f"static void {kernel.name}_blocks(void *data)"):
         _print_memory(writer, kernel)
         print_memory(writer, kernel)
         along = dims_along(kernel)
         with writer.block(_blocks_in_turn(writer, kernel, blocks, parallel, along=bool(along))):
             _print_coordinates(writer, kernel, along)
             with reading(writer, kernel, Phase.BEFORE):
-                _print_statements(writer, kernel.before)
+                _print_statements(writer, statements_of(kernel, Phase.BEFORE))
             for run in iterations(writer, kernel):
                 with writer.block(run.loop), reading(writer, kernel, Phase.BODY):
                     print_skips(writer, kernel)
                     _print_statements(writer, run.body)
             with reading(writer, kernel, Phase.AFTER):
-                _print_statements(writer, kernel.after)
+                _print_statements(writer, statements_of(kernel, Phase.AFTER))
         if _on_heap(kernel):
             writer.line("free(shared);")
+    if compact:
+        writer.line(f"static void {kernel.name}_blocks(void *data) {{ {kernel.name}_any(data, 0); }}")
+        writer.line(f"static void {kernel.name}_compact(void *data) {{ {kernel.name}_any(data, 1); }}")
     _print_entry(writer, kernel, parallel)
     return "\n".join(writer.lines) + "\n"
 
@@ -146,15 +161,15 @@ def _print_coordinates(writer: Writer, kernel: Kernel, slowest: Collection[int])
         inner *= kernel.grid[dim]
 
 
-def _print_statements(writer: Writer, statements: Sequence[Statement]) -> None:
-    for statement in statements:
-        match statement:
-            case Matmul():
-                print_matmul(writer, statement)
-            case Scan():
-                print_scan(writer, statement)
-            case Elementwise() | Reduce():
-                print_loops(writer, statement)
+def _print_statements(writer: Writer, statements: Sequence[Bounded]) -> None:
+    for each in statements:
+        match each.statement:
+            case Matmul() as product:
+                print_matmul(writer, product, each.dim)
+            case Scan() as scan:
+                print_scan(writer, scan)
+            case Elementwise() | Reduce() as statement:
+                print_loops(writer, statement, each.dim)
 
 
 def _print_entry(writer: Writer, kernel: Kernel, parallel: int) -> None:
@@ -168,6 +183,9 @@ def _print_entry(writer: Writer, kernel: Kernel, parallel: int) -> None:
         if kernel.skips:
             writer.line("long taken = 0;")
         writer.line(f"void *arguments[] = {{{', '.join([*names, *['&taken'] * bool(kernel.skips)])}}};")
-        writer.line(f"launch({kernel.name}_blocks, arguments, {parallel});")
+        blocks = f"{kernel.name}_blocks"
+        if compact_strides(kernel):
+            blocks = f"{is_compact(kernel)} ? {kernel.name}_compact : {blocks}"
+        writer.line(f"launch({blocks}, arguments, {parallel});")
         if kernel.integers:
             writer.line("return 0;")

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 
 from mugraph.ir.dtypes import DType
@@ -18,7 +19,7 @@ from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul, Tile
 from mugraph.targets.c_text import number_text, scaled, sum_of
 from mugraph.targets.cpu.folds import fold_all
-from mugraph.targets.cpu.source import Vectors, Writer
+from mugraph.targets.cpu.source import HELD, Vectors, Writer
 
 _LATENCY = 8
 """Independent multiply-adds that keep the pipeline full."""
@@ -81,11 +82,24 @@ _DOTS_AHEAD = 16
 """Columns of a product that dot products prefetch ahead."""
 
 
+_POWERS = (8, 4, 2, 1)
+"""Rows and columns of register tiles for what is left of a dimension that is bounded."""
+
+
+class Bound(Enum):
+    """The dimension of a product that is computed up to `held` elements only."""
+
+    ROWS = -2
+    COLUMNS = -1
+    DEPTH = 0
+    """The one that is summed over."""
+
+
 class Product(ABC):
     """Writes one product over pointers a, b and c; n0, n1, ... are the indices of batch dimensions."""
 
-    def __init__(self, writer: Writer, product: Matmul) -> None:
-        self.writer, self.product = writer, product
+    def __init__(self, writer: Writer, product: Matmul, bound: Bound | None = None) -> None:
+        self.writer, self.product, self.bound = writer, product, bound
         self.lanes = writer.vectors.lanes
         self.rows, self.columns = product.target.shape[-2:]
         self.depth = product.left.shape[-1]
@@ -96,11 +110,36 @@ class Product(ABC):
 
     def tiles(self, rows: int, columns: int, tile: Callable[[int, int], None]) -> None:
         """All register tiles; columns outside, so that a panel of the right factor is read from cache for further rows."""
-        for across in runs(self.columns, columns):
-            with self.loop("j", across):
-                for down in runs(self.rows, rows):
-                    with self.loop("i", down):
-                        tile(down.size, across.size)
+        for across in self.parts(Bound.COLUMNS, "j", self.columns, columns):
+            for down in self.parts(Bound.ROWS, "i", self.rows, rows):
+                tile(down, across)
+
+    def parts(self, dimension: Bound, name: str, total: int, size: int) -> Iterator[int]:
+        """A loop over pieces of a dimension, and further ones over smaller pieces for the rest: inside each, their size."""
+        if self.bound is not dimension:
+            for run in runs(total, size):
+                with self.loop(name, run):
+                    yield run.size
+            return
+        with self.writer.block():
+            self.writer.line(f"long {name} = 0;")
+            for piece in (size, *(power for power in _POWERS if power < size)):
+                with self.writer.block(f"for (; {name} + {piece} <= {HELD}; {name} += {piece})"):
+                    yield piece
+
+    def along_depth(self, total: int, size: int) -> Iterator[int | str]:
+        """A loop over pieces of `total` values of k, or of those that are held, and one smaller piece for the rest: inside each,
+        its size."""
+        if self.bound is not Bound.DEPTH:
+            for run in runs(total, size):
+                with self.loop("k", run):
+                    yield run.size
+            return
+        with self.writer.block(f"for (long k = 0; k + {size} <= {HELD}; k += {size})"):
+            yield size
+        with self.writer.block(f"if ({HELD} % {size})"):
+            self.writer.line(f"const long k = {HELD} / {size} * {size};")
+            yield f"{HELD} % {size}"
 
     def loop(self, name: str, run: Run) -> AbstractContextManager[None]:
         """A loop over the starts of a run's pieces."""
@@ -113,7 +152,7 @@ class Product(ABC):
         place = [f"{number_text(stride)} * ({index})" for stride, index in zip(tile.strides[-2:], (row, column), strict=True)]
         return sum_of([pointer, *batch, *place])
 
-    def load(self, pointer: str, tile: Tile, row: str, column: str, width: int) -> str:
+    def load(self, pointer: str, tile: Tile, row: str, column: str, width: int | str) -> str:
         """The first `width` lanes of a vector along the last dimension."""
         address, dtype, stride = self.address(pointer, tile, row, column), self.writer.dtype(tile), tile.strides[-1]
         if stride not in (0, 1):
@@ -133,8 +172,8 @@ class Outer(Product):
     streamed_widths: Sequence[int] = (1, 2, 3, 4)
     """The same where rows are far apart, so that a wide tile would touch too many of them at a time."""
 
-    def __init__(self, writer: Writer, product: Matmul) -> None:
-        super().__init__(writer, product)
+    def __init__(self, writer: Writer, product: Matmul, bound: Bound | None = None) -> None:
+        super().__init__(writer, product, bound)
         right = product.right
         distance = writer.usual(right.strides[-2]) * writer.dtype(right).bytes
         self.streams = writer.is_device(right) and right.strides[-1] == 1 and distance >= _FORESEEN
@@ -144,9 +183,14 @@ class Outer(Product):
     def write(self) -> None:
         widths = self.streamed_widths if self.streams else self.widths
         rows, vectors = outer_tile(self.rows, -(-self.columns // self.lanes), self.writer.vectors, widths)
+        tile = partial(self.tiles, rows, vectors * self.lanes)
+        if self.bound is Bound.DEPTH:
+            with self.writer.block(f"for (long k0 = 0; k0 == 0 || k0 < {HELD}; k0 += {self.panel_rows})"):
+                tile(partial(self.tile, self.panel_rows))
+            return
         for panel in runs(self.depth, self.panel_rows):
             with self.loop("k0", panel):
-                self.tiles(rows, vectors * self.lanes, partial(self.tile, panel.size))
+                tile(partial(self.tile, panel.size))
 
     def tile(self, depth: int, rows: int, columns: int) -> None:
         """`rows` x `columns` of the target, over `depth` values of k from k0; the last vector may be partial."""
@@ -156,11 +200,16 @@ class Outer(Product):
         for r, v in cells:
             write.line(f"vec c{r}_{v} = {self.initial(r, v * lanes, widths[v], depth)};")
         self.print_ahead(columns, depth)
-        with write.block(f"for (long k = k0; k < k0 + {depth}; k += {self.steps})"):
-            self.prefetch(columns)
-            self.step(rows, widths)
+        self.print_steps(depth, rows, widths)
         for r, v in cells:
             self.store(r, v * lanes, widths[v], f"c{r}_{v}")
+
+    def print_steps(self, depth: int, rows: int, widths: Sequence[int]) -> None:
+        """Multiply-adds of `depth` values of k from k0, or what is held of them."""
+        end = f"k0 + {depth}" if self.bound is not Bound.DEPTH else f"smaller(k0 + {depth}, {HELD})"
+        with self.writer.block(f"for (long k = k0; k + {self.steps - 1} < {end}; k += {self.steps})"):
+            self.prefetch(sum(widths))
+            self.step(rows, widths)
 
     def step(self, rows: int, widths: Sequence[int]) -> None:
         """Multiply-adds of one step of k."""
@@ -283,14 +332,14 @@ class Inner(Product):
         cells = [(r, s) for r in range(rows) for s in range(columns)]
         for r, s in cells:
             self.writer.line(f"vec c{r}_{s} = {{0}};")
-        for run in runs(self.depth, self.lanes * self.numbers_per_lane):
-            with self.loop("k", run):
-                self.step(rows, columns, run.size)
+        step = self.lanes * self.numbers_per_lane
+        for width in self.along_depth(self.depth, step):
+            self.step(rows, columns, width)
         self.writer.line(f"const vec sums = {fold_all([f'c{r}_{s}' for r, s in cells], self.lanes)};")
         for number, (r, s) in enumerate(cells):
             self.store(r, s, f"sums[{number}]")
 
-    def step(self, rows: int, columns: int, width: int) -> None:
+    def step(self, rows: int, columns: int, width: int | str) -> None:
         """Multiply-adds of the `width` values of k from k on."""
         right = tiles.transposed(self.product.right)
         for s in range(columns):

@@ -10,6 +10,9 @@ from mugraph.lower.argument_strides import digits
 from mugraph.lower.tile_form import Tile
 from mugraph.targets.c_text import Text, index_terms, sum_of
 
+HELD = "held"
+"""The variable that says how many elements there are along a dimension that is bounded."""
+
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
