@@ -17,6 +17,7 @@ from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.ops import LEAST
 from mugraph.lower.growing_inputs import Axis, HeldSlots
+from mugraph.lower.tile_form import Memory
 from mugraph.runtime import Executable, build
 from mugraph.sizes.growing_kernels import GrowingKernels
 from mugraph.targets.machine import machine_for
@@ -51,6 +52,29 @@ def masked_attention(dtype: DType = DType.FP32, splits: int = 2, masked: bool = 
     top = block.add("accumulate", largest, combine="max")
     saved = [block.add("output_saver", value, omap=(0, 1)) for value in (mixed, total, top)]
     return kernel.build(list(kernel.graph_defined(block.build(saved), inputs)))
+
+
+def grouped_attention(dtype: DType, loop: int, ends: bool = True) -> Graph:
+    """Attention of several queries to each head of a cache, in so many iterations; weights are summed element by element over
+    these, and behind the loop over a tile. What is not held is masked if the mask `ends` there."""
+    kernel, tile = GraphBuilder(Level.KERNEL), CAPACITY // loop
+    inputs = [kernel.input(name, (HEADS, rows, WIDTH), dtype) for name, rows in (("q", 3), ("k", CAPACITY), ("v", CAPACITY))]
+    inputs.append(kernel.input("held", (CAPACITY,), DType.BOOL))
+    block = GraphBuilder(Level.BLOCK, grid=(HEADS,), loop=loop)
+    q = block.iterator(0, kernel.tensor(inputs[0]), (0,), None)
+    k, v = (block.iterator(number, kernel.tensor(inputs[number]), (0,), 1 if loop > 1 else None) for number in (1, 2))
+    held = block.iterator(3, kernel.tensor(inputs[3]), (None,), 0 if loop > 1 else None)
+    scores = block.add("matmul", q, block.add("transpose", k, permutation=(0, 2, 1)))
+    hidden = block.add("infinity", block.constant(-1, dtype)) if ends else block.constant(-3, dtype)
+    scores = block.add("select", block.add("reshape", held, shape=(1, 1, tile)), scores, hidden)
+    v = block.add("select", block.add("reshape", held, shape=(1, tile, 1)), v, block.constant(0, dtype))
+    largest = block.add("max", scores, dim=2, size=tile, least=LEAST)
+    weights = block.add("exp", block.add("sub", scores, largest))
+    mixed = block.add("matmul", weights, v)
+    if loop > 1:
+        weights, mixed = (block.add("accumulate_rescaled", each, largest) for each in (weights, mixed))
+    result = block.add("div", mixed, block.add("sum", weights, dim=2, size=tile))
+    return kernel.build(list(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), inputs)))
 
 
 def layouts() -> dict[str, Callable[[int, torch.dtype], torch.Tensor]]:
@@ -115,6 +139,53 @@ def test_bits_are_those_of_padded_inputs(kernels: tuple[Executable, GrowingKerne
         call(executable, growing, torch.randn(HEADS, 1, WIDTH, dtype=dtype), make(length, dtype), make(length, dtype))
 
 
+@pytest.mark.parametrize("loop", [1, 2, 8])
+@pytest.mark.parametrize("dtype", [*TYPES], ids=str)
+def test_statements_stop_at_the_end_and_give_the_bits_of_padded_inputs(dtype: DType, loop: int) -> None:
+    executable = build(grouped_attention(dtype, loop))
+    growing = GrowingKernels(executable, AXES, MASKS)
+    assert not growing.copies
+    for make in layouts().values():
+        for length in LENGTHS:
+            k, v = make(length, TYPES[dtype]), make(length, TYPES[dtype])
+            call(executable, growing, torch.randn(HEADS, 3, WIDTH, dtype=TYPES[dtype]), k, v)
+
+
+def test_statements_stop_only_where_what_is_behind_the_end_is_neutral() -> None:
+    executable = build(grouped_attention(DType.FP32, 2, ends=False))  # hidden scores count
+    growing = GrowingKernels(executable, AXES, MASKS)
+    assert growing.copies
+    for length in LENGTHS:
+        call(executable, growing, *(torch.randn(HEADS, rows, WIDTH) for rows in (3, length, length)))
+    masked = build(grouped_attention(DType.FP32, 2))
+    assert GrowingKernels(masked, AXES, {3: HeldSlots(None, 1)}).copies  # the mask holds one element more than the inputs have
+    assert GrowingKernels(masked, AXES, {}).copies  # nothing is known of the mask
+    assert not GrowingKernels(masked, {1: Axis(1, 0)}, MASKS).copies  # values are masked, too
+
+
+def test_lengths_and_layouts_of_earlier_calls_are_recognized() -> None:
+    executable = build(masked_attention())
+    growing = GrowingKernels(executable, AXES, MASKS)
+    q, held = torch.randn(HEADS, 1, WIDTH), torch.arange(CAPACITY) < 9
+
+    def recognized(k: torch.Tensor, v: torch.Tensor) -> bool:
+        return growing.recognized([q, k, v, held]) is not None
+
+    k, v = torch.randn(HEADS, 9, WIDTH), torch.randn(HEADS, 9, WIDTH)
+    assert not recognized(k, v)
+    growing(q, k, v, held)
+    assert recognized(k, v)
+    assert recognized(k[:, :5], v[:, :5])
+    assert recognized(k.transpose(0, 1).contiguous().transpose(0, 1), v)
+    assert not recognized(k, v[:, :8])
+    assert not recognized(k[:, :0], v[:, :0])
+    assert not recognized(k.transpose(1, 2).contiguous().transpose(1, 2), v)
+    assert not recognized(*(torch.randn(HEADS, CAPACITY + 1, WIDTH) for _ in range(2)))
+    assert not recognized(k.double(), v)
+    with pytest.raises(ShapeMismatch):
+        growing(q, k, v[:, :8], held)
+
+
 def test_what_is_not_a_number_is_what_it_is_in_padded_inputs(kernels: tuple[Executable, GrowingKernels, torch.dtype]) -> None:
     executable, growing, dtype = kernels
     for number in (torch.nan, torch.inf, -torch.inf):
@@ -138,13 +209,15 @@ def test_iterations_behind_the_end_are_left_out_only_where_they_change_nothing()
         call(executable, growing, q, k, v)
 
 
-def weighted_sum() -> Graph:
+def weighted_sum(loop: int = 4) -> Graph:
     """A sum over the rows of one input, each times that of another."""
     kernel = GraphBuilder(Level.KERNEL)
     inputs = [kernel.input(name, (64, 16), DType.FP32) for name in ("x", "weights")]
-    block = GraphBuilder(Level.BLOCK, grid=(), loop=4)
-    x, weights = (block.iterator(number, kernel.tensor(value), (), 0) for number, value in enumerate(inputs))
-    total = block.add("accumulate", block.add("mul", x, weights), combine="sum")
+    block = GraphBuilder(Level.BLOCK, grid=(), loop=loop)
+    rows = 0 if loop > 1 else None
+    x, weights = (block.iterator(number, kernel.tensor(value), (), rows) for number, value in enumerate(inputs))
+    total = block.add("mul", x, weights)
+    total = block.add("accumulate", total, combine="sum") if loop > 1 else block.add("sum", total, dim=0, size=64)
     return kernel.build(list(kernel.graph_defined(block.build([block.add("output_saver", total, omap=())]), inputs)))
 
 
@@ -160,6 +233,19 @@ def test_iterations_in_which_others_may_be_no_numbers_are_run() -> None:
     both = GrowingKernels(executable, {0: Axis(0, 0), 1: Axis(0, 0)}, {})
     assert "iterations_within(sizes[0]" in both.sources["kernels.c"]
     assert bits(both(x[:32], weights[:32])) == bits(executable(padded_x, torch.cat([weights[:32], torch.zeros(32, 16)])))
+
+
+def test_elements_that_others_may_make_no_numbers_are_computed() -> None:
+    executable = build(weighted_sum(loop=1))
+    x, weights = torch.randn(64, 16), torch.randn(64, 16)
+    alone, both = (GrowingKernels(executable, {number: Axis(0, 0) for number in grows}, {}) for grows in ({0}, {0, 1}))
+    assert (alone.copies, both.copies) == (True, False)
+    padded_x = torch.cat([x[:33], torch.zeros(31, 16)])
+    assert bits(both(x[:33], weights[:33])) == bits(executable(padded_x, weights))
+    weights[40, 3] = torch.inf
+    (expected,), (made,) = executable(padded_x, weights), alone(x[:33], weights)
+    assert expected.isnan().sum() == 1
+    torch.testing.assert_close(made, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def product(constants: list[str]) -> Graph:
@@ -208,12 +294,22 @@ def test_calls_of_several_threads_at_different_lengths() -> None:
     assert not failures
 
 
+def test_copies_of_bf16_are_multiplied_as_it_is() -> None:
+    executable = build(grouped_attention(DType.BF16, 1))
+    (kernel,) = executable.kernels
+    types = {buffer.name: buffer.dtype for buffer in kernel.buffers if buffer.memory is Memory.SHARED}
+    copies = {statement.target.buffer for statement in kernel.statements if str(statement.label) == "select_9"}  # values, or 0
+    assert {name for name, dtype in types.items() if dtype is DType.BF16} == copies != set()
+    assert {*types.values()} == {DType.BF16, DType.FP32}
+
+
 GUARDED = """
 import ctypes, mmap, sys
 import torch
+from mugraph.ir import DType
 from mugraph.runtime import build
 from mugraph.sizes.growing_kernels import GrowingKernels
-from tests.sizes.test_growing_kernels import AXES, CAPACITY, HEADS, LENGTHS, MASKS, WIDTH, masked_attention
+from tests.sizes.test_growing_kernels import AXES, CAPACITY, HEADS, LENGTHS, MASKS, WIDTH, grouped_attention, masked_attention
 
 def ending_at_a_page(length):
     # [length, HEADS, WIDTH] in fp32, behind whose last element lies a page that cannot be read
@@ -227,9 +323,12 @@ def ending_at_a_page(length):
     return whole.view(length, HEADS, WIDTH).normal_().transpose(0, 1)
 
 growing = GrowingKernels(build(masked_attention()), AXES, MASKS)
+grouped = {loop: GrowingKernels(build(grouped_attention(DType.FP32, loop)), AXES, MASKS) for loop in (1, 2)}
 for length in LENGTHS:
     held = torch.arange(CAPACITY) < length
     growing(torch.randn(HEADS, 1, WIDTH), ending_at_a_page(length), ending_at_a_page(length), held)
+    for loop in (1, 2):
+        grouped[loop](torch.randn(HEADS, 3, WIDTH), ending_at_a_page(length), ending_at_a_page(length), held)
 if len(sys.argv) > 1:  # that a read behind the end is noticed at all
     tensor = ending_at_a_page(3)
     torch.as_strided(tensor, (1,), (1,), tensor.storage_offset() + 3 * HEADS * WIDTH).item()

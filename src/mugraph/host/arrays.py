@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from operator import attrgetter
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -85,9 +85,10 @@ class Arrays(Protocol):
         """The same with the device of these arrays as the current one."""
         ...
 
-    def recognizer(self, arrays: Sequence[Any]) -> Recognizer | None:
+    def recognizer(self, arrays: Sequence[Any], varying: Mapping[int, int] = MappingProxyType({})) -> Recognizer | None:
         """What recognizes inputs that cannot be told from `arrays`, which were read in place; None where nothing is faster than
-        reading them."""
+        reading them. Arrays of the numbers `varying` may differ in size along one dimension, and lie in any way whose last
+        dimension is contiguous."""
         ...
 
     def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
@@ -206,7 +207,7 @@ class NumpyArrays:
     def on_device(self, run: RunInputs) -> RunInputs:
         return run
 
-    def recognizer(self, arrays: Sequence[Array]) -> None:
+    def recognizer(self, arrays: Sequence[Array], varying: Mapping[int, int] = MappingProxyType({})) -> None:
         """Their readers are as fast as anything."""
 
     def reader(self, name: str, tensor: Tensor) -> Callable[[Array], Array]:
@@ -329,13 +330,17 @@ class TorchArrays:
 
         return on_this_device
 
-    def recognizer(self, arrays: Sequence[Any]) -> Recognizer | None:
+    def recognizer(self, arrays: Sequence[Any], varying: Mapping[int, int] = MappingProxyType({})) -> Recognizer | None:
         """By the guards of `torch.compile`: type, dispatch keys (which tell of layout, negation and modes), dtype, device, shape,
         strides and whether gradients are required, of all tensors at once."""
         guards = getattr(self.guards, "TensorGuards", None)
         if guards is None or not arrays or any(array.requires_grad for array in arrays):  # who calls detaches these first
             return None
-        check: Callable[..., bool] = guards(*arrays, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        sizes = [_fixed(array.shape, {varying.get(number)}) for number, array in enumerate(arrays)]
+        strides = [
+            _fixed(array.stride(), range(array.dim() - 1) if number in varying else ()) for number, array in enumerate(arrays)
+        ]
+        check: Callable[..., bool] = guards(*arrays, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
         count, misaligned, pointer = len(arrays), self.alignment - 1, self.pointer
         modes, differentiation = self.torch._C._len_torch_dispatch_stack, self.forward_ad
 
@@ -471,6 +476,11 @@ class TorchArrays:
     def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
         made = self.torch.empty(tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device) if held is None else held
         return made.copy_(self.torch.from_numpy(np.require(array, requirements="W")))
+
+
+def _fixed(numbers: Sequence[int], free: Container[int | None]) -> list[int | None]:
+    """Sizes or strides by dimension, with None for those that may be any."""
+    return [None if dim in free else number for dim, number in enumerate(numbers)]
 
 
 _INSTEAD = "register the result as an operator of PyTorch (mugraph.torch_operator), or call the original function"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mugraph.results.cuda_graphs import Graphed
-from mugraph.results.data import Result
+from mugraph.results.data import Candidate, Result
 from mugraph.results.serialization import read, save
+from mugraph.runtime.executable import Executable
 
 
 class Superoptimized(Result):
@@ -23,6 +25,13 @@ class Superoptimized(Result):
     def results(self) -> tuple[Superoptimized, ...]:
         """The results of distinct programs: this one."""
         return (self,)
+
+    def with_best(self, candidate: Candidate) -> Superoptimized:
+        """The result with another of its `candidates` as the best one, compiled; what was measured of whole calls is left out."""
+        executable, report = Executable(candidate.graph, self.executable.machine), replace(self.report, comparison=None)
+        return Superoptimized(
+            self.program, candidate, self.candidates, report, executable, self.calling, self.target, self.origin
+        )
 
     def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
         """The result as a CUDA graph on a GPU, by default torch's current one; see `mugraph.results.cuda_graphs.Graphed`.

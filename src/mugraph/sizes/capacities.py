@@ -26,7 +26,8 @@ class AtCapacity:
 
     Inputs are copied into slots, of which others than are held are 0, unless the size is the capacity. The memory for that is
     kept; of several threads one has it, and the others take new memory. Where `in_place` is given it is called instead, with the
-    inputs as they are. Safe to call from several threads if both are.
+    inputs as they are, and `recognized` says what it returns for arguments that need not be looked at, or None. Safe to call from
+    several threads if all of them are.
     """
 
     def __init__(
@@ -36,12 +37,16 @@ class AtCapacity:
         run: Callable[..., Sequence[Any]],
         device: torch.device,
         in_place: Callable[..., Sequence[Any]] | None = None,
+        recognized: Callable[[Sequence[torch.Tensor]], Sequence[Any] | None] | None = None,
     ) -> None:
         self.graph, self.capacity, self.run, self.device, self.in_place = graph, capacity, run, device, in_place
+        self._recognized = recognized
         self._slots = capacity + graph.more
         self._lines = [_line(slots, self._slots, device) for slots in graph.slots]
         self._kept: dict[int, _Kept] = {}
         self._one_at_a_time = threading.Lock()
+        self._last_told: tuple[int, list[torch.Tensor]] = (0, [])
+        self._places = [(number, place.dim, place.more) for number, place in enumerate(graph.inputs) if place is not None]
 
     def __call__(self, size: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs at a size for inputs of that size, which were checked; raises InvalidInput where gradients are asked
@@ -55,6 +60,16 @@ class AtCapacity:
         finally:
             if alone:
                 self._one_at_a_time.release()
+
+    def recognized(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The outputs for inputs that kernels recognize, which read them where they lie; else None."""
+        if self._recognized is None or len(inputs) != len(self.graph.inputs):
+            return None
+        number, dim, more = self._places[0]
+        shape = getattr(inputs[number], "shape", ())
+        size = shape[dim] - more if dim < len(shape) else 0
+        made = self._recognized([*inputs, *self._told(size)]) if 0 < size <= self.capacity else None
+        return None if made is None else self._held(size, made)
 
     def arguments(
         self, size: int, inputs: Sequence[torch.Tensor], kept: dict[int, _Kept] | None = None, behind: float = 0.0
@@ -76,9 +91,13 @@ class AtCapacity:
         return all(_same_bits(one, other) for outputs in made for one, other in zip(plain, outputs, strict=True))
 
     def _told(self, size: int) -> list[torch.Tensor]:
-        """What is held, and how much that is."""
-        counts = [torch.full((1,), float(size + more), device=self.device) for more in self.graph.counts]
-        return [*map(partial(self._meant, size), self.graph.slots, self._lines), *counts]
+        """What is held, and how much that is: tensors that nobody may change."""
+        last, told = self._last_told
+        if last != size:
+            counts = [torch.full((1,), float(size + more), device=self.device) for more in self.graph.counts]
+            told = [*map(partial(self._meant, size), self.graph.slots, self._lines), *counts]
+            self._last_told = size, told
+        return told
 
     def _padded(self, number: int, given: torch.Tensor, kept: dict[int, _Kept], behind: float) -> torch.Tensor:
         place = self.graph.inputs[number]

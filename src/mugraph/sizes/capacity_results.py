@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_unflatten
 
 from mugraph.errors import InvalidInput
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.benchmarking import measure
+from mugraph.runtime.benchmarking import measure, quickest
 from mugraph.sizes.capacities import AtCapacity, capacities
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, between
-from mugraph.sizes.growing_kernels import growing_call, short_iterations
+from mugraph.sizes.growing_kernels import GrowingCall, growing_call, short_iterations
 from mugraph.sizes.masked_functions import MaskedFunction
 from mugraph.support.deadline import Deadline
 
@@ -42,7 +42,7 @@ class CapacityTable:
     kernels: dict[int, Superoptimized] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
     own: dict[int, float] = field(default_factory=dict)
-    in_place: dict[int, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    in_place: dict[int, GrowingCall] = field(default_factory=dict, repr=False)
     """What runs the kernels of a capacity on tensors that are not put into slots, of those for which there is such a thing."""
     _calls: dict[int, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
     """What runs each capacity: all sizes that one holds share its memory."""
@@ -58,11 +58,15 @@ class CapacityTable:
                 return
             share = 0.5 if not number else 1 / (len(wanted) - number)
             made = self._fitting(optimize, capacity, {**settings, "like": like}, Deadline(deadline.share(share)))
-            if made is not None and self._is_sound(capacity, made):
+            if made is None:
+                continue
+            timed = settings.get("profile", True) and made.executable.machine.available
+            made, in_place = self._in_place(capacity, made, timed)
+            if self._is_sound(capacity, made):
                 self.kernels[capacity] = made
-                self._take_in_place(capacity, made)
+                self._take_in_place(capacity, in_place)
                 like = made.graph
-                if settings.get("profile", True) and made.executable.machine.available:
+                if timed:
                     self._measure(capacity, max(dim.low, _least(wanted, number, dim.low)))
 
     def plan(self, size: int) -> ChunkPlan:
@@ -91,8 +95,12 @@ class CapacityTable:
 
     def _call_at(self, capacity: int) -> Callable[..., Any]:
         runner = self._runner(capacity, self.kernels[capacity], self.in_place.get(capacity))
+        takes_tensors = self.masked.takes_tensors
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            made = runner.recognized(args) if takes_tensors and not kwargs else None
+            if made is not None:
+                return self.masked.unflatten(made)
             size, inputs = self.masked.flatten(args, kwargs)
             return self.masked.unflatten(runner(size, inputs))
 
@@ -123,24 +131,45 @@ class CapacityTable:
     def _fitting(
         self, optimize: Optimize, capacity: int, settings: Mapping[str, Any], deadline: Deadline
     ) -> Superoptimized | None:
-        """What is found at a capacity in the first part of the search space that has something; None where none has."""
-        ways = _ways(settings, capacity + self.masked.graph.more)
+        """What is found at a capacity in the first part of the search space that has something which reads tensors where they lie
+        without copying any of them, or else in the last one; None where none has."""
+        ways, found = _ways(settings, capacity + self.masked.graph.more), None
         for left, way in zip(range(len(ways), 0, -1), ways, strict=True):
             with suppress(InvalidInput):  # where that part has nothing
                 made = self._optimized(optimize, capacity, {**way, "budget": deadline.share(1 / left)})
                 if made.found and made.is_one_program:
-                    return made
-        return None
+                    found = made
+                    if (in_place := self._growing(capacity, made)) is None or not in_place.kernels.copies:
+                        break
+        return found
 
-    def _runner(self, capacity: int, result: Superoptimized | None, in_place: Callable[..., Any] | None = None) -> AtCapacity:
-        run = self.masked.graph.module if result is None else result
-        return AtCapacity(self.masked.graph, capacity, run, self.masked.inputs[0].device, in_place)
+    def _in_place(self, capacity: int, made: Superoptimized, timed: bool) -> tuple[Superoptimized, GrowingCall | None]:
+        """The result with the muGraph, of those that were proved, whose kernels are the fastest on tensors where they lie, and
+        what runs them so; the result itself where they are not `timed`, or where its kernels cannot."""
+        first = self._growing(capacity, made)
+        others = [made.with_best(each) for each in made.candidates[1:]] if timed and first is not None else []
+        calls = [(made, first), *((each, call) for each in others if (call := self._growing(capacity, each)) is not None)]
+        if len(calls) == 1:
+            return made, first
+        size = max(self.masked.dim.low, capacity // 2)
+        inputs = self.masked.resized(size)
+        with torch.inference_mode():
+            runs = [partial(self._runner(capacity, each, call), size, inputs) for each, call in calls]
+            return calls[quickest(runs)]
 
-    def _take_in_place(self, capacity: int, made: Superoptimized) -> None:
-        """Let kernels read tensors where they lie, if they can be printed so and give the same bits."""
+    def _growing(self, capacity: int, made: Superoptimized) -> GrowingCall | None:
+        """What runs the kernels of a result on tensors where they lie; None where they cannot."""
         arguments = self._runner(capacity, None).arguments(capacity, self.masked.resized(capacity))
-        in_place = growing_call(made, self.masked.graph, arguments)
-        if in_place is not None and self._ignores_other_slots(self._runner(capacity, made, in_place)):
+        return growing_call(made, self.masked.graph, arguments)
+
+    def _runner(self, capacity: int, result: Superoptimized | None, in_place: GrowingCall | None = None) -> AtCapacity:
+        run = self.masked.graph.module if result is None else result
+        recognized = None if in_place is None else in_place.recognized
+        return AtCapacity(self.masked.graph, capacity, run, self.masked.inputs[0].device, in_place, recognized)
+
+    def _take_in_place(self, capacity: int, in_place: GrowingCall | None) -> None:
+        """Let kernels read tensors where they lie, if they give the same bits."""
+        if in_place is not None and self._ignores_other_slots(self._runner(capacity, self.kernels[capacity], in_place)):
             self.in_place[capacity] = in_place
 
     def _is_sound(self, capacity: int, made: Superoptimized) -> bool:
@@ -170,10 +199,10 @@ class CapacityTable:
 
 
 def _ways(settings: Mapping[str, Any], slots: int) -> list[Mapping[str, Any]]:
-    """Settings in the order in which they are tried: of kernels with short iterations, and of the form of other ones, first."""
+    """Settings in the order in which they are tried: of the form of other kernels first, with short iterations last."""
     ways = [settings] if settings["like"] is None else [settings, {**settings, "like": None}]
     short = short_iterations(slots) if settings.get("space") is None and settings.get("target", "cpu") == "cpu" else None
-    return ways if short is None else [{**settings, "space": short}, *ways]
+    return ways if short is None else [*ways, {**settings, "like": None, "space": short}]
 
 
 def _least(wanted: Sequence[int], number: int, low: int) -> int:

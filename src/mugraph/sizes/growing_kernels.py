@@ -7,16 +7,17 @@ tensors in memory for the capacity, with 0 behind them (docs/theory.md, "Lengths
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 
 from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
+from mugraph.frontend.calling import Calling
 from mugraph.frontend.masked_axis import MaskedGraph
 from mugraph.frontend.torch_casts import TORCH_DTYPES
-from mugraph.host.arrays import torch_arrays
+from mugraph.host.arrays import Recognizer, torch_arrays
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node, Tensor, Value, attributes_of
 from mugraph.lower.growing_inputs import SIZES, Axis, HeldSlots, Lengths
@@ -27,12 +28,14 @@ from mugraph.search.constraints import SearchSpace
 from mugraph.targets.cpu.machine import Cpu
 
 T = TypeVar("T", bound=Hashable)
+_RECOGNIZED = 4
+"""Kinds of tensors that calls are recognized by."""
 _SLOTS = 32
 """Of one iteration: what is left of an input in the last one is copied, and computed with 0 behind it."""
 
 
 def short_iterations(slots: int) -> SearchSpace | None:
-    """The part of the search space that suits kernels which read tensors where they lie; None where that is all of it."""
+    """The part of the search space that suits kernels which copy what is left of tensors in the last tile; None if it is all."""
     return SearchSpace(loops=(slots // _SLOTS,)) if slots >= 2 * _SLOTS else None
 
 
@@ -61,28 +64,67 @@ class GrowingKernels:
         graph = _with_sizes(graph, lengths)
         launches = machine.lower_growing(graph, lengths)
         kernels = [launch.kernel for launch in launches.values()]
+        self.copies = any(window.copy for kernel in kernels if kernel.growing for window in kernel.growing.windows)
+        """Whether they copy what is left of an input where it ends within a tile."""
         self.sources = machine.print(kernels)
         functions = machine.load(kernels, self.sources, None)
         self._library = torch_arrays()
         self._run = planned(graph, launches, functions, self._library)
-        self._growing = {number: (graph.tensor(given[number]), axis) for number, axis in axes.items()}
+        self._growing = [(number, graph.tensor(given[number]), axis) for number, axis in axes.items()]
         self._others = [(number, read) for number, read in enumerate(self._run.readers[:-1]) if number not in axes]
+        self._along = [(number, axis.dim, axis.more) for number, axis in axes.items()]
         number, axis = next(iter(axes.items()))
-        self._length_at = number, axis.dim, axis.more
+        self._most = graph.tensor(given[number]).shape[axis.dim] - axis.more
+        self._recognizers: tuple[Recognizer, ...] = ()
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        made = self.recognized(tensors)
+        return self._read(tensors) if made is None else made
+
+    def recognized(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The outputs for tensors that cannot be told from those of an earlier call, but by their length; else None."""
+        for recognize in self._recognizers:
+            addresses = recognize(tensors)
+            if addresses is not None:
+                return self._recognized(tensors, addresses)
+        return None
+
+    def _recognized(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> list[torch.Tensor] | None:
+        """The outputs for tensors that are read where they lie; None where their lengths differ, or are too large."""
+        number, dim, more = self._along[0]
+        length = tensors[number].shape[dim] - more
+        sizes = [length]
+        for number, dim, more in self._along:
+            tensor = tensors[number]
+            if tensor.shape[dim] - more != length:
+                return None
+            sizes += tensor.stride()[:-1]
+        if not 0 < length <= self._most:
+            return None
+        arguments = array("q", sizes)
+        return self._run([*tensors, arguments], [*addresses, arguments.buffer_info()[0]])
+
+    def _read(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs, each input read with all that may be wrong with it; later calls with such inputs are recognized."""
         if len(tensors) != len(self._growing) + len(self._others):
             raise InvalidInput(f"expected {len(self._growing) + len(self._others)} inputs, got {len(tensors)}")
-        number, dim, more = self._length_at
+        number, dim, more = self._along[0]
         length = int(tensors[number].shape[dim]) - more
-        inputs, sizes = [*tensors], [length]
-        for number, (tensor, axis) in self._growing.items():
-            inputs[number] = given = self._readable(tensors[number], tensor, axis, length)
-            sizes += given.stride()[:-1]
+        inputs = [*tensors]
+        for number, tensor, axis in self._growing:
+            inputs[number] = self._readable(tensors[number], tensor, axis, length)
         for number, read in self._others:
             inputs[number] = read(tensors[number])
-        arguments = array("q", sizes)
-        return self._run([*inputs, arguments], [*map(self._library.pointer, inputs), arguments.buffer_info()[0]])
+        made = self._recognized(inputs, [*map(self._library.pointer, inputs)])
+        assert made is not None, "what was read fits"
+        if all(read is given for read, given in zip(inputs, tensors, strict=True)):
+            self._recognize(inputs)
+        return made
+
+    def _recognize(self, inputs: Sequence[torch.Tensor]) -> None:
+        recognizer = self._library.recognizer(inputs, {number: dim for number, dim, _ in self._along})
+        if recognizer is not None and recognizer(inputs) is not None:  # within a mode it may not be
+            self._recognizers = (recognizer, *self._recognizers)[:_RECOGNIZED]
 
     def _readable(self, given: torch.Tensor, tensor: Tensor, axis: Axis, length: int) -> torch.Tensor:
         """A shorter `tensor` as kernels read it: itself, or a copy."""
@@ -115,9 +157,28 @@ def growing_arguments(masked: MaskedGraph, arguments: Sequence[T]) -> tuple[dict
     return axes, {argument: HeldSlots(slots.first, slots.end) for argument, slots in masks}
 
 
-def growing_call(result: Result, masked: MaskedGraph, example: Sequence[torch.Tensor]) -> Callable[..., Any] | None:
-    """What runs a result for the masked graph at a capacity on inputs of any smaller size, followed by what is held and counts;
-    None where its kernels cannot. `example` are the arguments of a call at the capacity."""
+@dataclass(frozen=True, slots=True)
+class GrowingCall:
+    """A result for a masked graph at a capacity, called with inputs of any smaller size, followed by what is held and counts."""
+
+    calling: Calling
+    kernels: GrowingKernels
+
+    def __call__(self, *arguments: torch.Tensor) -> Any:
+        given = self.calling.plain(arguments, {})
+        assert given is not None, "as in the example call"
+        return self.calling.unflatten(self.kernels(*given), given)
+
+    def recognized(self, arguments: Sequence[torch.Tensor]) -> Any:
+        """What a call returns if its tensors cannot be told from those of an earlier call, but by their length; else None."""
+        given = self.calling.plain(arguments, {})
+        made = None if given is None else self.kernels.recognized(given)
+        return None if made is None or given is None else self.calling.unflatten(made, given)
+
+
+def growing_call(result: Result, masked: MaskedGraph, example: Sequence[torch.Tensor]) -> GrowingCall | None:
+    """What runs a result for the masked graph at a capacity on tensors where they lie; None where its kernels cannot. `example`
+    are the arguments of a call at the capacity."""
     calling = result.calling
     inputs = calling.plain(example, {})
     if inputs is None:
@@ -127,10 +188,4 @@ def growing_call(result: Result, masked: MaskedGraph, example: Sequence[torch.Te
         kernels = GrowingKernels(result.executable, *growing_arguments(masked, [numbers[id(tensor)] for tensor in example]))
     except UnsupportedOperator:
         return None
-
-    def call(*arguments: torch.Tensor) -> Any:
-        given = calling.plain(arguments, {})
-        assert given is not None, "as in the example call"
-        return calling.unflatten(kernels(*given), given)
-
-    return call
+    return GrowingCall(calling, kernels)

@@ -93,6 +93,8 @@ class MaskedFunction:
 
     def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
         """What the function returns."""
+        if self.results.is_leaf():
+            return outputs[0]
         return tree_unflatten(list(outputs), self.results)
 
     def at_capacity(self, capacity: int) -> fx.GraphModule:
