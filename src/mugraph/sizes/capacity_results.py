@@ -23,6 +23,8 @@ from mugraph.support.deadline import Deadline
 
 _SMALLEST = 32
 """The smallest capacity: below it a call costs more than its kernels."""
+_TRIED = 0.75
+"""Of the time that is left, what a part of the search space may take where another one is tried behind it."""
 _ROUNDS, _SECONDS = 30, 1.0
 """In which a capacity is timed beside the function, and how long at most."""
 
@@ -134,9 +136,10 @@ class CapacityTable:
         """What is found at a capacity in the first part of the search space that has something which reads tensors where they lie
         without copying any of them, or else in the last one; None where none has."""
         ways, found = _ways(settings, capacity + self.masked.graph.more), None
-        for left, way in zip(range(len(ways), 0, -1), ways, strict=True):
+        for number, way in enumerate(ways, start=1):
             with suppress(InvalidInput):  # where that part has nothing
-                made = self._optimized(optimize, capacity, {**way, "budget": deadline.share(1 / left)})
+                share = _TRIED if number < len(ways) else 1.0
+                made = self._optimized(optimize, capacity, {**way, "budget": deadline.share(share)})
                 if made.found and made.is_one_program:
                     found = made
                     if (in_place := self._growing(capacity, made)) is None or not in_place.kernels.copies:
