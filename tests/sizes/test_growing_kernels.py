@@ -54,12 +54,12 @@ def masked_attention(dtype: DType = DType.FP32, splits: int = 2, masked: bool = 
     return kernel.build(list(kernel.graph_defined(block.build(saved), inputs)))
 
 
-def grouped_attention(dtype: DType, loop: int, ends: bool = True) -> Graph:
+def grouped_attention(dtype: DType, loop: int, ends: bool = True, capacity: int = CAPACITY) -> Graph:
     """Attention of several queries to each head of a cache, in so many iterations; weights are summed element by element over
     these, and behind the loop over a tile. What is not held is masked if the mask `ends` there."""
-    kernel, tile = GraphBuilder(Level.KERNEL), CAPACITY // loop
-    inputs = [kernel.input(name, (HEADS, rows, WIDTH), dtype) for name, rows in (("q", 3), ("k", CAPACITY), ("v", CAPACITY))]
-    inputs.append(kernel.input("held", (CAPACITY,), DType.BOOL))
+    kernel, tile = GraphBuilder(Level.KERNEL), capacity // loop
+    inputs = [kernel.input(name, (HEADS, rows, WIDTH), dtype) for name, rows in (("q", 3), ("k", capacity), ("v", capacity))]
+    inputs.append(kernel.input("held", (capacity,), DType.BOOL))
     block = GraphBuilder(Level.BLOCK, grid=(HEADS,), loop=loop)
     q = block.iterator(0, kernel.tensor(inputs[0]), (0,), None)
     k, v = (block.iterator(number, kernel.tensor(inputs[number]), (0,), 1 if loop > 1 else None) for number in (1, 2))
@@ -149,6 +149,18 @@ def test_statements_stop_at_the_end_and_give_the_bits_of_padded_inputs(dtype: DT
         for length in LENGTHS:
             k, v = make(length, TYPES[dtype]), make(length, TYPES[dtype])
             call(executable, growing, torch.randn(HEADS, 3, WIDTH, dtype=TYPES[dtype]), k, v)
+
+
+@pytest.mark.parametrize("dtype", [*TYPES], ids=str)
+def test_sums_have_the_order_of_capacities_that_are_no_whole_vectors(dtype: DType) -> None:
+    executable = build(grouped_attention(dtype, 1, capacity=104))
+    growing = GrowingKernels(executable, AXES, MASKS)
+    assert not growing.copies
+    for length in range(1, 105):
+        q, k, v = (torch.randn(HEADS, rows, WIDTH, dtype=TYPES[dtype]) for rows in (3, length, length))
+        whole = [torch.nn.functional.pad(each, (0, 0, 0, 104 - length)) for each in (k, v)]
+        held = torch.arange(104) < length
+        assert bits(growing(q, k, v, held)) == bits(executable(q, *whole, held))
 
 
 def test_statements_stop_only_where_what_is_behind_the_end_is_neutral() -> None:

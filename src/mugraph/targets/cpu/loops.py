@@ -237,7 +237,8 @@ class Nest(Generic[Loops]):
 
     def bounded_reduction(self, depth: int) -> None:
         """The same of what is held: each partial vector has the elements that it has where all are."""
-        partials = min(UNROLLED, max(self.loops[depth].size // self.lanes, 1))
+        whole = self.loops[depth].size // self.lanes
+        partials = min(UNROLLED, max(whole, 1))
         for number in range(partials):
             self.writer.line(f"vec total{number} = splat({self.neutral});")
         self.writer.line("long i = 0;")
@@ -246,7 +247,14 @@ class Nest(Generic[Loops]):
                 self.partial(depth, number, f"i + {number * self.lanes}", self.lanes)
         for number in range(partials):
             with self.writer.block(f"if (i < {HELD})"):
-                self.partial(depth, number, "i", f"smaller({HELD} - i, {self.lanes})")
+                lanes = f"smaller({HELD} - i, {self.lanes})"
+                if number and number == whole % partials:  # where all are held, the first vector has what whole ones leave
+                    with self.writer.block(f"if (i == {whole * self.lanes})"):
+                        self.partial(depth, 0, "i", lanes)
+                    with self.writer.block("else"):
+                        self.partial(depth, number, "i", lanes)
+                else:
+                    self.partial(depth, number, "i", lanes)
                 self.writer.line(f"i += {self.lanes};")
         self.folded(partials)
 
