@@ -16,8 +16,20 @@ import torch
 from torch import nn
 
 Call = Callable[[], Any]
+"""A contestant that was made for its inputs: gives a tensor or several."""
 
 _CALLS, _PAUSE, _SECONDS = 25, 0.05, 0.5
+
+
+def tensors(result: Any) -> list[torch.Tensor]:
+    """What a call gives."""
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def error(given: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float:
+    """The largest difference over the largest element, of the output where that is most; not of outputs that are not given."""
+    pairs = zip(given, exact, strict=False)
+    return max(float((one.double() - other).abs().max() / other.abs().max()) for one, other in pairs)
 
 
 def by_inductor(module: nn.Module, inputs: Sequence[torch.Tensor], *, freezing: bool = False) -> Call:
@@ -28,6 +40,27 @@ def by_inductor(module: nn.Module, inputs: Sequence[torch.Tensor], *, freezing: 
         compiled = torch.compile(module, dynamic=False, mode=mode)
         compiled(*inputs)
     return lambda: compiled(*inputs)
+
+
+def first_line(failure: Exception) -> str:
+    """The type of an exception and the beginning of its text."""
+    return f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
+
+
+def compared(makers: Mapping[str, Callable[[], Call]], exact: Sequence[torch.Tensor], rounds: int) -> dict[str, Any]:
+    """Of contestants that are made one by one: `seconds` of a call, `errors` against `exact`, and why others are `missing`."""
+    calls: dict[str, Call] = {}
+    missing: dict[str, str] = {}
+    errors: dict[str, float] = {}
+    for title, make in makers.items():
+        try:
+            call = make()
+            errors[title] = error(tensors(call()), exact)
+        except Exception as failure:  # a rival that is not installed, or refuses the program
+            missing[title] = first_line(failure)
+            continue
+        calls[title] = call
+    return {"seconds": in_bursts(calls, rounds), "errors": errors, "missing": missing}
 
 
 def in_bursts(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:

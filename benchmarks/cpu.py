@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,7 +36,7 @@ import torch
 from torch import nn
 
 import mugraph
-from contestants import by_inductor, in_bursts
+from contestants import Call, by_inductor, compared, tensors
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.frontend.workloads import WORKLOADS, workload
@@ -47,7 +48,6 @@ GIVEN = {"x", "h", "q", "k", "v"}
 BATCHES = {"gqa": (1, 8), "qknorm": (1, 8), "ntrans": (8, 64, 512)}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OURS = "mugraph"
-Call = Callable[[], torch.Tensor]
 
 
 class Held(nn.Module):
@@ -72,6 +72,16 @@ class Case:
 
     module: nn.Module
     inputs: tuple[torch.Tensor, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, or of the inputs of a module without any."""
+        return next(each.dtype for each in (*self.module.parameters(), *self.inputs) if each.is_floating_point())
+
+    def to(self, dtype: torch.dtype) -> Case:
+        """The same with weights and inputs of another type; changes the module."""
+        inputs = (each.to(dtype) if each.is_floating_point() else each for each in self.inputs)
+        return Case(self.module.to(dtype), tuple(inputs))
 
 
 # what is outside of the six workloads -------------------------------------------------------------------------------------
@@ -216,22 +226,43 @@ def frozen(case: Case, threads: int, budget: float) -> Call:
 
 def openvino(case: Case, threads: int, budget: float) -> Call:
     """OpenVINO for least latency."""
+    dtype = case.dtype
+    return inferred(converted(case), case.inputs, dtype, threads)
+
+
+def converted(case: Case) -> Any:
+    """A case as a model of OpenVINO, in fp32; changes the module."""
+    plain = case.to(torch.float32)
+    shapes = [tuple(each.shape) for each in plain.inputs]
+    return import_module("openvino").convert_model(plain.module, example_input=plain.inputs, input=shapes)
+
+
+def inferred(
+    model: Any,
+    inputs: Sequence[torch.Tensor],
+    dtype: torch.dtype,
+    threads: int,
+    prepare: Callable[[Any], None] | None = None,
+) -> Call:
+    """Calls of a model of OpenVINO that computes in `dtype`; `prepare` is given the request before each."""
     ov = import_module("openvino")
-    module, inputs = case.module.float(), tuple(each.float() for each in case.inputs)
-    model = ov.convert_model(module, example_input=inputs, input=[tuple(each.shape) for each in inputs])
-    precision = "bf16" if case.inputs[0].dtype is torch.bfloat16 else "f32"
+    precision = "bf16" if dtype is torch.bfloat16 else "f32"
     hints = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "INFERENCE_PRECISION_HINT": precision,
+        "KV_CACHE_PRECISION": precision,
     }
     request = ov.Core().compile_model(model, "CPU", hints).create_infer_request()
-    tensors = [ov.Tensor(each.numpy(), shared_memory=True) for each in inputs]
+    plain = (each.float() if each.is_floating_point() else each for each in inputs)
+    given = dict(enumerate(ov.Tensor(each.numpy(), shared_memory=True) for each in plain))
 
-    def call() -> torch.Tensor:
-        request.infer(dict(enumerate(tensors)), share_inputs=True, share_outputs=True)
-        return torch.from_numpy(request.get_output_tensor(0).data)
+    def call() -> list[torch.Tensor]:
+        if prepare is not None:
+            prepare(request)
+        request.infer(given, share_inputs=True, share_outputs=True)
+        return [torch.from_numpy(request.get_output_tensor(number).data) for number in range(len(model.outputs))]
 
     return call
 
@@ -239,17 +270,26 @@ def openvino(case: Case, threads: int, budget: float) -> Call:
 def onnx_runtime(case: Case, threads: int, budget: float) -> Call:
     """ONNX Runtime, which has products of fp32 alone."""
     ort = import_module("onnxruntime")
-    if case.inputs[0].dtype is not torch.float32:
+    if case.dtype is not torch.float32:
         raise ValueError("its CPU kernels take no bf16")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.onnx")
+        import_module("torch.onnx").register_custom_op_symbolic("aten::rms_norm", _rms_norm, 18)
         torch.onnx.export(case.module, case.inputs, str(file), dynamo=False)
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     feeds = {each.name: given.numpy() for each, given in zip(session.get_inputs(), case.inputs, strict=True)}
-    return lambda: torch.from_numpy(session.run(None, feeds)[0])
+    return lambda: [torch.from_numpy(output) for output in session.run(None, feeds)]
+
+
+def _rms_norm(graph: Any, x: Any, shape: Any, gain: Any, epsilon: Any) -> Any:
+    """RMSNorm along the last dimension in operators of ONNX, since the exporter has none for it."""
+    constants = (torch.tensor(2.0), epsilon.node().t("value").float(), torch.tensor([-1]))
+    two, least, last = (graph.op("Constant", value_t=value) for value in constants)
+    mean = graph.op("ReduceMean", graph.op("Pow", x, two), last, keepdims_i=1)
+    return graph.op("Mul", graph.op("Div", x, graph.op("Sqrt", graph.op("Add", mean, least))), gain)
 
 
 def ours(case: Case, threads: int, budget: float) -> Call:
@@ -272,29 +312,14 @@ def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> dic
     """One case in this process: seconds of a call of each contestant, its error, and why others are missing."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    reference = case_of(name, batch, dtype)
-    exact = reference.module.double()(*(each.double() for each in reference.inputs))
-    calls: dict[str, Call] = {}
-    missing: dict[str, str] = {}
-    errors: dict[str, float] = {}
-    for title, make in CONTESTANTS.items():
-        try:
-            call = make(case_of(name, batch, dtype), threads, budget)
-            result = call()
-        except Exception as error:  # a rival that is not installed, or refuses the program
-            missing[title] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            continue
-        errors[title] = float((result.double() - exact).abs().max() / exact.abs().max())
-        calls[title] = call
-    return {
-        "case": name,
-        "batch": batch,
-        "dtype": dtype,
-        "threads": threads,
-        "seconds": in_bursts(calls, BURSTS),
-        "errors": errors,
-        "missing": missing,
-    }
+    reference = case_of(name, batch, dtype).to(torch.float64)
+    exact = tensors(reference.module(*reference.inputs))
+    makers = {title: partial(_made, title, name, batch, dtype, threads, budget) for title in CONTESTANTS}
+    return {"case": name, "batch": batch, "dtype": dtype, "threads": threads, **compared(makers, exact, BURSTS)}
+
+
+def _made(title: str, name: str, batch: int, dtype: str, threads: int, budget: float) -> Call:
+    return CONTESTANTS[title](case_of(name, batch, dtype), threads, budget)
 
 
 def ratio(row: Mapping[str, Any]) -> float | None:

@@ -19,7 +19,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mugraph
-from contestants import Call, by_inductor, in_bursts
+from contestants import Call, by_inductor, error, in_bursts, tensors
 from mugraph.devices import device_for
 from mugraph.results.data import Report
 
@@ -74,12 +74,21 @@ class Sizes:
         )
 
 
+Join = Callable[[Tensor, Tensor], Tensor]
+
+
+def appended(cached: Tensor, new: Tensor) -> Tensor:
+    """Both along the tokens of [batch, heads, tokens, width], as a tensor of their own."""
+    return torch.cat([cached, new], -2)
+
+
 def _gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
 DECODERS = {
     "llama": Sizes(4096, 32, 8, 128, 14336),  # Llama-3-8B
+    "llama-1b": Sizes(2048, 32, 8, 64, 8192),  # Llama-3.2-1B
     "gemma3": Sizes(2560, 8, 4, 256, 10240, unit_heads=True, after=True, activation=_gelu),  # Gemma-3-4B
     "gemma2": Sizes(2304, 8, 4, 256, 9216, after=True, cap=50.0, activation=_gelu),  # Gemma-2-2B
     "qwen3": Sizes(1024, 16, 8, 128, 3072, unit_heads=True),  # Qwen3-0.6B
@@ -87,11 +96,14 @@ DECODERS = {
 
 
 class Decoder(nn.Module):
-    """Norm, attention with rotary embeddings over cached and new keys, norm, gated MLP; each added to what came in."""
+    """Norm, attention with rotary embeddings over cached and new keys, norm, gated MLP; each added to what came in.
 
-    def __init__(self, sizes: Sizes, tokens: int, cached: int) -> None:
+    `join` puts new keys or values [batch, heads, tokens, width] behind those of a cache.
+    """
+
+    def __init__(self, sizes: Sizes, tokens: int, cached: int, join: Join = appended) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.causal, self.join = sizes, tokens > 1, join
 
         def layer(inputs: int, outputs: int) -> nn.Linear:
             return nn.Linear(inputs, outputs, bias=False)
@@ -116,12 +128,24 @@ class Decoder(nn.Module):
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Queries [batch, heads, tokens, width] over keys and values of fewer heads, each of which serves several."""
+        if self.sizes.cap is None and torch.onnx.is_in_onnx_export() and self.sizes.heads > self.sizes.keys:
+            return self._grouped(q, k, v)  # the exporter does not know `enable_gqa`
         if self.sizes.cap is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=q.shape[1] > k.shape[1])
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=self.sizes.heads > self.sizes.keys)
         several = self.sizes.heads // self.sizes.keys
         k, v = k.repeat_interleave(several, 1), v.repeat_interleave(several, 1)
         scores = torch.tanh(q @ k.transpose(-2, -1) / self.sizes.width**0.5 / self.sizes.cap) * self.sizes.cap
         return (scores if self.mask is None else scores + self.mask).softmax(-1) @ v
+
+    def _grouped(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention in which products broadcast keys and values, none of which is copied."""
+        batch, _, tokens, width = q.shape
+        grouped = q.reshape(batch, self.sizes.keys, -1, tokens, width)
+        scores = grouped @ k.unsqueeze(2).transpose(-2, -1) / self.sizes.width**0.5
+        if self.causal:
+            scores = scores + torch.full(scores.shape[-2:], -torch.inf).triu(1)
+        mixed: Tensor = scores.softmax(-1) @ v.unsqueeze(2)
+        return mixed.reshape(batch, -1, tokens, width)
 
     def forward(self, x: Tensor, keys: Tensor | None = None, values: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """x [batch, tokens, hidden] after the layer, and its keys and values [batch, heads, tokens, width]."""
@@ -133,8 +157,8 @@ class Decoder(nn.Module):
             q, k = self.head_norms[0](q), self.head_norms[1](k)
         q, k = self.rotated(q.transpose(1, 2)), self.rotated(k.transpose(1, 2))
         v = self.v(h).unflatten(-1, (sizes.keys, sizes.width)).transpose(1, 2)
-        all_keys = k if keys is None else torch.cat([keys, k], 2)
-        all_values = v if values is None else torch.cat([values, v], 2)
+        all_keys = k if keys is None else self.join(keys, k)
+        all_values = v if values is None else self.join(values, v)
         mixed = self.out(self.attention(q, all_keys, all_values).transpose(1, 2).flatten(2))
         x = x + (norms[2](mixed) if sizes.after else mixed)
         h = norms[1](x)
@@ -245,10 +269,10 @@ def measured(name: str, dtype: str, scale: int, budget: float, rivals: bool) -> 
         if rivals:
             calls["inductor"] = by_inductor(case.layer, case.inputs)
             calls["inductor frozen"] = by_inductor(case.layer, case.inputs, freezing=True)
-        outputs = {title: _tensors(call()) for title, call in calls.items()}
+        outputs = {title: tensors(call()) for title, call in calls.items()}
         record["seconds_of_a_call"] = in_bursts(calls, BURSTS)
-        exact = _tensors(case.layer.double()(*(each.double() for each in case.inputs)))
-    record["errors"] = {title: _error(given, exact) for title, given in outputs.items()}
+        exact = tensors(case.layer.double()(*(each.double() for each in case.inputs)))
+    record["errors"] = {title: error(given, exact) for title, given in outputs.items()}
     return record
 
 
@@ -277,16 +301,6 @@ def _total(report: Report, optimized: Any, name: str) -> float:
     if name == "search":
         return float(sum(each.search.get("seconds", 0.0) for each in reports))
     return float(sum(getattr(each, name) for each in reports))
-
-
-def _tensors(result: Any) -> list[Tensor]:
-    return [result] if isinstance(result, Tensor) else list(result)
-
-
-def _error(given: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """The largest difference over the largest element."""
-    pairs = zip(given, exact, strict=True)
-    return max(float((one.double() - other).abs().max() / other.abs().max()) for one, other in pairs)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ projects back onto the sphere: `h = unit(h + step * (unit(block(h)) - h))`. Quer
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 Kept = tuple[Tensor, Tensor]
 """Keys and values of one layer, [batch, heads, tokens, width] each."""
+Join = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Output(NamedTuple):
     past_key_values: list[Kept]
 
 
+def appended(past: Tensor, new: Tensor) -> Tensor:
+    """Keys or values behind those of a cache, as a tensor of their own."""
+    return torch.cat((past, new), -2)
+
+
 def unit(x: Tensor) -> Tensor:
     """x scaled to length 1 along its last dimension."""
     return x / (x * x).sum(-1, keepdim=True).sqrt()
@@ -49,9 +56,9 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Attention and a gated feed-forward block, both as steps on the sphere."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, join: Join = appended) -> None:
         super().__init__()
-        self.heads, self.width = config.heads, config.hidden // config.heads
+        self.heads, self.width, self.join = config.heads, config.hidden // config.heads, join
 
         def rows(outputs: int, inputs: int) -> nn.Parameter:
             return nn.Parameter(unit(torch.randn(outputs, inputs)))
@@ -74,8 +81,8 @@ class Layer(nn.Module):
         key = unit(rotated(split(h @ self.key.t()), cos, sin)) * self.query_scale
         value = split(h @ self.value.t())
         if past is not None:
-            key, value = torch.cat((past[0], key), -2), torch.cat((past[1], value), -2)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=tokens > 1, scale=self.width**0.5)
+            key, value = self.join(past[0], key), self.join(past[1], value)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=bool(tokens > 1), scale=self.width**0.5)
         attended = mixed.transpose(1, 2).reshape(batch, tokens, hidden) @ self.out.t()
         h = unit(h + self.attention_step * (unit(attended) - h))
         gated = F.silu(h @ self.gate.t() * hidden**0.5) * (h @ self.up.t())
@@ -84,18 +91,28 @@ class Layer(nn.Module):
 
 
 class NGpt(nn.Module):
-    """The model with random weights."""
+    """The model with random weights; `join` puts new keys or values behind those of a cache."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, join: Join = appended) -> None:
         super().__init__()
         self.embedding = nn.Parameter(unit(torch.randn(config.vocabulary, config.hidden)))
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(Layer(config, join) for _ in range(config.layers))
         self.logit_scale = nn.Parameter(torch.full((config.vocabulary,), config.hidden**0.5))
         self.width = config.hidden // config.heads
 
-    def forward(self, input_ids: Tensor, past_key_values: list[Kept] | None = None, use_cache: bool = True) -> Output:
-        """Logits of `input_ids` [batch, tokens], which follow what is in `past_key_values`."""
-        start = past_key_values[0][0].shape[-2] if past_key_values else 0
+    def forward(
+        self,
+        input_ids: Tensor,
+        past_key_values: Sequence[Kept] | None = None,
+        use_cache: bool = True,
+        start: int | None = None,
+    ) -> Output:
+        """Logits of `input_ids` [batch, tokens], which follow what is in `past_key_values`.
+
+        `start` is the position of the first of them where the cache has room for more tokens than it holds.
+        """
+        if start is None:
+            start = past_key_values[0][0].shape[-2] if past_key_values else 0
         positions = torch.arange(start, start + input_ids.shape[1], dtype=torch.float32)
         speeds = 10_000 ** (-torch.arange(0, self.width, 2, dtype=torch.float32) / self.width)
         angles = torch.outer(positions, speeds).repeat(1, 2)
