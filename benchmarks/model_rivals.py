@@ -5,9 +5,9 @@
     python benchmarks/models.py rivals qwen3-0.6b --layers 4               # the first four layers, with embedding and head
     python benchmarks/models.py rivals --scale 16 --layers 2 --budget 10   # every width divided by 16: does everything run?
 
-Models (`model_steps.py`) have the sizes of published ones and random weights. A case is one step: `decode` is one token behind a
-cache of so many, `prefill` a prompt of so many, of which the logits of the last token are computed (nGPT: of all; BERT: the
-features of all tokens). Every call is the same step, and returns the logits and the new keys and values of all layers.
+Models (`model_steps.py`) have the sizes of published ones and random weights. A case is one step: `decode` is the last of so many
+tokens, behind a cache of the others, `prefill` a prompt of so many, of which the logits of the last token are computed (nGPT: of
+all; BERT: the features of all tokens). Every call is the same step, and returns the logits and all layers' new keys and values.
 
 A cache grows or is static, as each contestant is faster: `growing` puts new keys behind those that it is given in a tensor of its
 own, `static` writes them into the last place of a larger one, `stateful` is OpenVINO's own, which grows by up to 24 tokens. The
@@ -46,7 +46,7 @@ from mugraph.devices.host import available_cores
 
 RESULT = Path(__file__).parent / "results" / "model-rivals.json"
 SIZES = {"decode": (128, 1024, 4096), "prefill": (128, 512)}
-"""Tokens in the cache, and of the prompt."""
+"""Tokens with which a step is done."""
 BURSTS = 5
 GROWTH = 25
 """Calls after which a cache that grows by itself is what it was."""
@@ -210,7 +210,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help=f"of {' '.join(MODELS)}")
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=list(PHASES))
-    parser.add_argument("--sizes", nargs="+", type=int, help="tokens in the cache or of the prompt")
+    parser.add_argument("--sizes", nargs="+", type=int, help="tokens with which a step is done")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--threads", nargs="+", type=int, default=[available_cores()])
     parser.add_argument("--layers", type=int, help="the first layers alone")

@@ -145,7 +145,7 @@ def written(cached: Tensor, new: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Step:
-    """A case: a model of so many layers, its widths divided by `scale`, at a phase of a size."""
+    """A case: a model of so many layers, its widths divided by `scale`, at a phase: the last token of `size`, or all of them."""
 
     model: str
     phase: str
@@ -160,7 +160,7 @@ class Step:
 
     @property
     def _shape(self) -> Shape:
-        tokens, cached = (1, self.size) if self.phase == "decode" else (self.size, 0)
+        tokens, cached = (1, self.size - 1) if self.phase == "decode" else (self.size, 0)
         return Shape(self.layers, self._family.vocabulary // self.scale, tokens, cached)
 
     @cached_property

@@ -37,7 +37,7 @@ def test_a_prompt_gives_finite_features_and_the_keys_and_values_of_all_layers(na
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_token_behind_a_cache_is_the_last_of_a_prompt(name: str) -> None:
-    prompt, token = step(name, "prefill", 6), step(name, "decode", 5)
+    prompt, token = step(name, "prefill", 6), step(name, "decode", 6)
     assert prompt.weights.keys() == token.weights.keys()
     whole = prompt.case()
     logits, *new = called(whole)
@@ -51,7 +51,7 @@ def test_a_token_behind_a_cache_is_the_last_of_a_prompt(name: str) -> None:
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_static_cache_gives_what_a_growing_one_gives_and_has_the_new_keys(name: str) -> None:
-    token = step(name, "decode", 5)
+    token = step(name, "decode", 6)
     static = token.case(written, 1)
     found = called(static)
     assert error(found, called(token.case())) < 1e-5
@@ -69,7 +69,7 @@ def test_attention_without_copies_of_keys_is_attention() -> None:
 
 
 def test_contestants_hold_the_same_weights() -> None:
-    token = step("llama-1b", "decode", 5, layers=1)
+    token = step("llama-1b", "decode", 6, layers=1)
     one, other = token.case().module, token.case().module
     assert one.embedding.weight.data_ptr() == other.embedding.weight.data_ptr()
     other.double()
