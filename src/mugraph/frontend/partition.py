@@ -174,13 +174,14 @@ def partition(
     lookups: bool | None = None,
     tangled: Container[frozenset[fx.Node]] = frozenset(),
     scans: bool | None = None,
+    in_place: Container[fx.Node] = frozenset(),
 ) -> Partition:
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
 
     Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`, but for those of the `library` kernels and of pieces that
     are `joined` already, which it is up to the caller to see that nothing else waits for and is waited for by; `lookups` says
     whether kernels read tables at integers, `scans` whether they have running sums and products, by default those of a CPU. Calls
-    that are `tangled`, some with parts of tensors, are taken apart.
+    that are `tangled`, some with parts of tensors, are taken apart; those that torch makes `in_place` are left to it.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
@@ -193,6 +194,7 @@ def partition(
     masks = {mask for mask in map(unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
+    verdicts |= {node: "it is written into what the call changes" for node in verdicts if node in in_place}
     able = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     before = set(calls[:end])
     called = [kernel for kernel in library if before.issuperset(kernel.nodes)]

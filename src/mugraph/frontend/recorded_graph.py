@@ -103,6 +103,12 @@ class RecordedGraph:
         return returned_nodes(self.module.graph)
 
     @property
+    def written(self) -> dict[fx.Node, fx.Node]:
+        """By input that a call changes, what gives its value afterwards."""
+        inputs, outputs = self.placeholders, self.outputs
+        return {inputs[number]: outputs[output] for number, output in self.writes.items()}
+
+    @property
     def returned(self) -> int:
         """How many outputs of `module` are what the function returns."""
         return len(self.outputs) - len(self.writes)

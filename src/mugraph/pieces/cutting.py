@@ -84,7 +84,9 @@ def superoptimized_in_pieces(
         why = f"which is none as a whole: {str(whole).split(';')[0]}"
     choices = [
         CutGraph(recorded, plan)
-        for plan in plans(recorded.module, recorded.device, optimizer, deadline, why=f" in the function, {why}")
+        for plan in plans(
+            recorded.module, recorded.device, optimizer, deadline, why=f" in the function, {why}", written=recorded.written
+        )
     ]
     report = _report(choices[0], optimizer, deadline, seed_or_fresh(settings.seed))
     results = [Partitioned(each, _covered(report, each), settings.target) for each in choices]

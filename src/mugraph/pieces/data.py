@@ -65,7 +65,7 @@ class CutGraph:
 
     def spliced(self) -> fx.GraphModule:
         """The graph with calls of kernels in the place of the programs."""
-        return self.plan.spliced(self.recorded.module)
+        return self.plan.spliced(self.recorded.module, written=self.recorded.written)
 
 
 class PartitionedResult(Superoptimized):
@@ -116,7 +116,8 @@ class PartitionedResult(Superoptimized):
         placed = [laid_out(tensor, layout) for tensor, layout in zip(inputs, recorded.layouts, strict=True)]
         outputs: tuple[torch.Tensor, ...] = self.run.forward(*placed)  # which spares what a module does around it
         for number, output in recorded.writes.items():
-            inputs[number].copy_(outputs[output])
+            if outputs[output] is not inputs[number]:  # else it was written in place
+                inputs[number].copy_(outputs[output])
         return outputs
 
     @functools.cached_property

@@ -18,6 +18,7 @@ from mugraph.devices import Device, device_for
 from mugraph.devices.host import free_memory
 from mugraph.frontend.channels_last import with_channels_last
 from mugraph.frontend.graph_passes import owner_of
+from mugraph.frontend.in_place import ways_in_place
 from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece, partition
@@ -65,13 +66,19 @@ class Plan:
     others: Mapping[fx.Node, Way] = field(default_factory=dict)
     """Calls that PyTorch is asked for otherwise."""
 
-    def spliced(self, module: fx.GraphModule, own: OwnKernels | None = None) -> fx.GraphModule:
-        """The graph with calls of kernels in the place of the programs, which are those of `own` for what earlier plans had."""
+    def spliced(
+        self, module: fx.GraphModule, own: OwnKernels | None = None, written: Mapping[fx.Node, fx.Node] | None = None
+    ) -> fx.GraphModule:
+        """The graph with calls of kernels in the place of the programs, which are those of `own` for what earlier plans had.
+
+        `written` is as in `ways_in_place`.
+        """
         own = {} if own is None else own
         kernels = {piece: _own(piece, self.results[piece], own) for piece in self.partition.pieces}
         library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
         arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
-        return spliced(module, self.partition, kernels, library, arrange, as_recorded, self.others)
+        others = {**self.others, **ways_in_place(module.graph, written or {})}
+        return spliced(module, self.partition, kernels, library, arrange, as_recorded, others)
 
 
 def _own(piece: Piece, result: Superoptimized, own: OwnKernels) -> Executable:
@@ -89,6 +96,8 @@ class _Cutter:
     device: str
     """The kind of device that its tensors are on."""
     target: Device
+    in_place: Container[fx.Node]
+    """The calls that PyTorch makes in place."""
     joined: tuple[Piece, ...] = ()
 
     def cut(self, library: Sequence[LibraryKernel], tangled: Container[frozenset[fx.Node]] = frozenset()) -> Partition:
@@ -102,8 +111,8 @@ class _Cutter:
     def _cut(
         self, library: Sequence[LibraryKernel], tangled: Container[frozenset[fx.Node]], joined: Sequence[Piece]
     ) -> Partition:
-        lookups, scans = self.target.operands_in_place, self.target.scans
-        return partition(self.graph, self.device, library, joined=joined, lookups=lookups, tangled=tangled, scans=scans)
+        reads = {"lookups": self.target.operands_in_place, "scans": self.target.scans}
+        return partition(self.graph, self.device, library, joined=joined, tangled=tangled, in_place=self.in_place, **reads)
 
 
 def plans(
@@ -114,16 +123,19 @@ def plans(
     graphs: GraphsByForm | None = None,
     why: str = "",
     improved: Callable[[Plan], None] | None = None,
+    written: Mapping[fx.Node, fx.Node] | None = None,
 ) -> list[Plan]:
     """Plans of a graph for a kind of device, the same but for how images lie between convolutions.
 
     `graphs` is as in `Optimizer.outcomes`, and has the muGraphs that are found here afterwards; `why` tells who waits why the
-    graph is cut. `improved` is given plans with the programs that kernels run so far, images being contiguous.
+    graph is cut. `improved` is given plans with the programs that kernels run so far, images being contiguous; `written` is as in
+    `ways_in_place`.
     """
     tell, library, known = optimizer.tell or silent, optimizer.library, dict(graphs or {})
     ways = _ways(module.graph, device, optimizer, deadline)
     images = tuple(ways.layouts)
-    cutter = _Cutter(module.graph, device, device_for(optimizer.options.target))
+    in_place = ways_in_place(module.graph, written or {})
+    cutter = _Cutter(module.graph, device, device_for(optimizer.options.target), in_place)
     joiner = Joiner(module.graph, optimizer)
     whole = cutter.cut(images)
     if ahead := joiner.ahead(whole, known, deadline):

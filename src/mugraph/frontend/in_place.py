@@ -1,0 +1,61 @@
+"""Values of tensors that a call changes, written where they lie: a cache takes new keys without being copied.
+
+A functional graph gives what a tensor holds afterwards as a tensor of its own. Where all that it does with the old one is to put
+something into a part of it, and that is the value it has in the end, the part can be written at once: nothing reads what was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from mugraph.frontend.torch_casts import tensor_of
+
+aten = torch.ops.aten
+InPlace = Callable[..., torch.Tensor]
+"""Called with all arguments of an operator of a functional graph, changes the first one and returns it."""
+
+
+def _into(part: Callable[..., torch.Tensor]) -> InPlace:
+    """What copies a tensor into a part of another one."""
+
+    def write(target: torch.Tensor, source: torch.Tensor, *where: Any) -> torch.Tensor:
+        part(target, *where).copy_(source)
+        return target
+
+    return write
+
+
+IN_PLACE: Mapping[object, InPlace] = {
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten.select_scatter.default: _into(aten.select.int),
+    aten.slice_scatter.default: _into(aten.slice.Tensor),
+}
+"""By operator that gives a tensor of which a part is another one."""
+
+
+def ways_in_place(graph: fx.Graph, written: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, InPlace]:
+    """The calls of a functional graph that can be made in place, each with how: called with all arguments.
+
+    `written` has the values of placeholders behind the call; to those come the ones that the graph copies back by itself.
+    """
+    copied = {node.args[0]: node for node in graph.nodes if node.target is aten.copy_.default}
+    values = {**written, **{target: copy.args[1] for target, copy in copied.items()}}
+    return {
+        value: IN_PLACE[value.target]
+        for target, value in values.items()
+        if isinstance(value, fx.Node) and _can_be_written(target, value, copied.get(target))
+    }
+
+
+def _can_be_written(target: Any, value: fx.Node, copy: fx.Node | None) -> bool:
+    """Whether a placeholder is read by the call that gives its value afterwards alone, as what this puts a part into."""
+    if value.target not in IN_PLACE or value.args[0] is not target or target.op != "placeholder":
+        return False
+    alone = set(target.users) - {copy} == {value} and value.all_input_nodes.count(target) == 1
+    before, after = tensor_of(target), tensor_of(value)
+    return alone and before is not None and after is not None and before.dtype is after.dtype

@@ -1,0 +1,161 @@
+"""What a call writes into a part of what it is given is written there; whoever reads what was there before still does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mugraph
+from mugraph.frontend import record
+from mugraph.frontend.in_place import ways_in_place
+from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.pieces.data import PartitionedResult
+
+PLACES = torch.tensor([1, 4])
+
+
+def _attention(query: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    return (query @ cache.transpose(-2, -1)).softmax(-1) @ cache
+
+
+def by_slice(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    cache[:, -2:] = new * 2
+    return _attention(query, cache)
+
+
+def by_stepped_slice(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    cache[:, 1:5:3] = new * 2
+    return _attention(query, cache)
+
+
+def by_place(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    cache[:, 3] = new[:, 0] * 2
+    return _attention(query, cache)
+
+
+def by_index(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    cache[:, PLACES] = new * 2
+    return _attention(query, cache)
+
+
+def by_index_copy(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    cache.index_copy_(1, PLACES, new * 2)
+    return _attention(query, cache)
+
+
+def returned(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    cache[:, -2:] = new * 2
+    return _attention(query, cache), cache
+
+
+def read_before(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    before = _attention(query, cache)
+    cache[:, -2:] = new * 2
+    return before, _attention(query, cache)
+
+
+def made_of_what_was_there(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    cache[:, -2:] = cache[:, :2] + new
+    return _attention(query, cache)
+
+
+def changed_again(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    cache[:, -2:] = new * 2
+    between = _attention(query, cache)
+    cache.mul_(0.5)
+    return between + _attention(query, cache)
+
+
+def swapped(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    kept = new.clone()
+    new[:, :] = cache[:, :2]
+    cache[:, :2] = kept
+    return _attention(query, cache)
+
+
+IN_PLACE = [by_slice, by_stepped_slice, by_place, by_index, by_index_copy, returned]
+COPIED = [read_before, made_of_what_was_there, changed_again, swapped]
+
+
+def tensors() -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return torch.randn(2, 4, 8), torch.randn(2, 6, 8), torch.randn(2, 2, 8)
+
+
+def recorded(function: Callable[..., Any]) -> RecordedGraph:
+    return recorded_graph(record(function, tensors()))
+
+
+def both(run: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Calls one after the other change and give the same, and what is given is an argument where the function gives that."""
+    ours, theirs = tensors(), tensors()
+    for _ in range(3):
+        got, wanted = run(*ours), function(*theirs)
+        torch.testing.assert_close((got, ours), (wanted, theirs), rtol=1e-5, atol=1e-5)
+
+
+def written_where_it_lies(opt: PartitionedResult) -> bool:
+    """Whether the value that the cache has afterwards is the cache."""
+    inputs = opt.calling.flatten(tensors(), {})
+    return opt.outputs(inputs)[-1] is inputs[1]
+
+
+@pytest.mark.parametrize("function", IN_PLACE)
+def test_a_part_is_written_where_it_lies(function: Callable[..., Any]) -> None:
+    opt = mugraph.superoptimize(function, tensors(), profile=False)
+    assert isinstance(opt, PartitionedResult)
+    assert opt.pieces
+    both(opt, function)
+    assert written_where_it_lies(opt)
+
+
+@pytest.mark.parametrize("function", COPIED)
+def test_a_tensor_that_is_read_before_is_not_written_until_then(function: Callable[..., Any]) -> None:
+    graph = recorded(function)
+    assert not ways_in_place(graph.module.graph, graph.written)
+    both(mugraph.superoptimize(function, tensors(), profile=False), function)
+
+
+def test_a_tensor_that_lies_otherwise_is_changed_too() -> None:
+    """As the graph was recorded for contiguous ones, it computes with a copy, whose values the tensor gets."""
+    opt = mugraph.superoptimize(by_slice, tensors(), profile=False)
+    query, cache, new = tensors()
+    other, wanted = cache.transpose(0, 1).contiguous().transpose(0, 1), cache.clone()
+    torch.testing.assert_close(opt(query, other, new), by_slice(query, wanted, new), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(other, wanted)
+
+
+def test_an_argument_that_is_returned_is_the_argument() -> None:
+    ours = tensors()
+    _, cache = mugraph.superoptimize(returned, tensors(), profile=False)(*ours)
+    assert cache is ours[1]
+
+
+def test_a_saved_result_writes_where_it_lies(tmp_path: Any) -> None:
+    opt = mugraph.superoptimize(by_slice, tensors(), profile=False)
+    again = mugraph.load(opt.save(tmp_path / "result"))
+    both(again, by_slice)
+    assert written_where_it_lies(again)
+
+
+@pytest.mark.parametrize("function", [*IN_PLACE, *COPIED])
+def test_under_torch_compile_arguments_are_changed_alike(function: Callable[..., Any]) -> None:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        options = {"keep": "all", "strict": True}
+        both(torch.compile(function, backend="mugraph", options=options), function)
+
+
+def test_what_a_graph_copies_back_is_written_in_place() -> None:
+    def copied_back(cache: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        value = torch.ops.aten.slice_scatter.default(cache, new, 0, 2, 4)
+        result = value + 1
+        torch.ops.aten.copy_.default(cache, value)
+        return (result,)
+
+    graph = torch.fx.experimental.proxy_tensor.make_fx(copied_back)(torch.randn(4, 3), torch.randn(2, 3)).graph
+    ((node, _),) = ways_in_place(graph, {}).items()
+    assert node.target is torch.ops.aten.slice_scatter.default
