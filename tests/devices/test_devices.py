@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from mugraph.devices import device_for, known_targets
 from mugraph.devices.capability import Architecture, Capability
 from mugraph.devices.device import ReportedGpu, architecture_of
-from mugraph.devices.host import available_cores, instruction_set, l2_bytes, processor_features
+from mugraph.devices.host import available_cores, cache_bytes, instruction_set, processor_features
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir import DType
 
@@ -168,15 +170,29 @@ def test_l2_size_is_read_where_linux_reports_it(tmp_path: Path) -> None:
         (tmp_path / index).mkdir()
         (tmp_path / index / "level").write_text(f"{level}\n")
         (tmp_path / index / "size").write_text(f"{size}\n")
-    assert l2_bytes(tmp_path, unknown=7) == 1280 * 1024
+    assert cache_bytes(tmp_path, 2, unknown=7) == 1280 * 1024
 
 
 def test_l2_size_falls_back_where_nothing_is_reported(tmp_path: Path) -> None:
-    assert l2_bytes(tmp_path / "absent", unknown=7) == 7
+    assert cache_bytes(tmp_path / "absent", 2, unknown=7) == 7
     (tmp_path / "index0").mkdir()
     (tmp_path / "index0" / "level").write_text("2\n")
     (tmp_path / "index0" / "size").write_text("unknown\n")
-    assert l2_bytes(tmp_path, unknown=7) == 7
+    assert cache_bytes(tmp_path, 2, unknown=7) == 7
+
+
+def test_packed_weights_multiply_faster_where_that_was_measured() -> None:
+    """A matrix unit is a library's strength, and of other instruction sets nothing is known."""
+    facts = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
+    measured = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_bf16"})
+    known = {
+        features: instruction_set(facts["instruction_sets"], features).get("packed_efficiency")
+        for features in (measured, measured | {"amx_tile", "amx_bf16"}, measured - {"avx512_bf16"}, frozenset())
+    }
+    assert [efficiency is not None for efficiency in known.values()] == [True, False, False, False]
+    packing = device_for("cpu").with_packed_weights()
+    assert packing.product_efficiency == device_for("cpu").packed_efficiency
+    assert device_for("cuda:sm_90").with_packed_weights() == device_for("cuda:sm_90")
 
 
 def test_instruction_set_is_the_widest_whose_features_are_all_present(tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from mugraph.ir.graph import Level
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.program import Program
 from mugraph.search import search
-from mugraph.search.algorithm1.candidates import predicted_seconds, run_of_tile
+from mugraph.search.algorithm1.candidates import demand, predicted_seconds, run_of_tile
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
-from mugraph.search.partition.lower_bounds import Roofline
+from mugraph.search.partition.lower_bounds import LIBRARY_EFFICIENCY, Roofline, best_efficiency
 from mugraph.search.partition.variants import as_program
-from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, IndexSpace, SketchCost
+from mugraph.search.scheduling.cost import IndexSpace, SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, Demand, kernel_seconds, short_run_factor
 from mugraph.search.scheduling.emission import KernelOutput, emit_block
 from mugraph.search.scheduling.schedule import Scheduler
@@ -84,7 +84,7 @@ def test_a_product_of_concatenations_is_computed_as_two_products() -> None:
     ]
     sketch = Sketch((*loads, Step("concat_contract", (0, 1, 2, 3), m | n, False, d | r)), (4,), None)
     cost = SketchCost(sketch, (DType.FP32,) * 4, (KernelOutput(((0,), (1,)), DType.FP32),), CPU)
-    each = 2 / (GENERATED_EFFICIENCY * CPU.matmul_flops[DType.FP32])
+    each = 2 / (CPU.product_efficiency * CPU.matmul_flops[DType.FP32])
     assert cost.compute == pytest.approx({IndexSpace(m | n | d): each, IndexSpace(m | n | r): each})
 
 
@@ -176,3 +176,45 @@ def test_tiles_beyond_the_first_level_cache_cost_their_traffic_on_a_cpu() -> Non
     assert small == fitting < large
     unknown = dataclasses.replace(device, first_level_bytes=0)
     assert float(kernel_seconds(unknown, Demand(8, 1, 1e6, 1e6, 0.0, 0, 131072.0))) == small
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_finished_graph_costs_what_was_predicted_where_little_stays_in_the_last_cache(name: str) -> None:
+    device = dataclasses.replace(CPU, last_level_bytes=2048)
+    for candidate in search(PAPER[name](), device).candidates:
+        if all(kernel.body is not None for kernel in candidate.graph.kernels()):
+            assert predicted_seconds(candidate.graph, device) == pytest.approx(candidate.cost, rel=0.05)
+
+
+def _by_rows(grid: int, loop: int) -> Graph:
+    """A product of 8 rows with a weight [64, 32], whose rows are cut by a grid or a loop, so that the weight is read for each."""
+    kernel = GraphBuilder(Level.KERNEL)
+    rows, weight = kernel.input("rows", (8, 64), DType.FP32), kernel.input("weight", (64, 32), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
+    factors = [block.iterator(0, kernel.tensor(rows), (0,), 0), block.iterator(1, kernel.tensor(weight), (None,), None)]
+    product = block.add("accumulate", block.add("matmul", *factors), combine="concat", dim=0)
+    return block.build([block.add("output_saver", product, omap=(0,))])
+
+
+@pytest.mark.parametrize(("grid", "loop"), [(1, 4), (4, 1), (2, 2)])
+def test_what_does_not_stay_in_the_last_cache_is_read_from_memory_again(grid: int, loop: int) -> None:
+    weight, others = 4 * 64 * 32, 4 * 8 * (64 + 32)
+    parts = weight + others // grid
+    one_core = dataclasses.replace(CPU, multiprocessors=1, vector_bytes=4)
+    staying, leaving = (dataclasses.replace(one_core, last_level_bytes=size) for size in (parts, parts - 1))
+    assert demand(_by_rows(grid, loop), staying).memory == weight + others
+    assert demand(_by_rows(grid, loop), leaving).memory == 4 * weight + others
+    together = dataclasses.replace(leaving, multiprocessors=2)  # which read what they need at the same time
+    assert demand(_by_rows(grid, loop), together).memory == 2 * weight + others
+    gpu = dataclasses.replace(device_for("cuda:sm_90"), vector_bytes=4, sector_bytes=4)
+    assert demand(_by_rows(grid, loop), gpu).memory == weight + others
+
+
+def test_a_product_of_kernels_takes_its_share_of_the_rate() -> None:
+    """That of the device's description, which bounds of all launches keep to."""
+    quick = dataclasses.replace(CPU, product_efficiency=2 * CPU.product_efficiency)
+    product = 2 * 8 * 64 * 32 / (CPU.product_efficiency * CPU.matmul_flops[DType.FP32])
+    saved = demand(_by_rows(1, 1), CPU).compute - demand(_by_rows(1, 1), quick).compute
+    assert saved == pytest.approx(product / 2)
+    assert best_efficiency(quick) == quick.product_efficiency
+    assert best_efficiency(dataclasses.replace(CPU, product_efficiency=0.1)) == LIBRARY_EFFICIENCY

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,10 +17,14 @@ from torch import nn
 
 import mugraph
 from mugraph.checker import check_folder
+from mugraph.devices import device_for
 from mugraph.errors import InvalidInput, UntrustedSources
 from mugraph.integrations import torch_compile
+from mugraph.ir import DType, Graph
+from mugraph.ir.program import Program
 from mugraph.selection import qualification
 from mugraph.selection.qualification import Contestant
+from mugraph.selection.whole_programs import program_problem, searched_for
 from mugraph.targets.cpu.packer import pack
 
 
@@ -192,3 +197,20 @@ def test_layers_of_one_kind_keep_their_own_weights_in_torch_compile() -> None:
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
     results = torch_compile.compilations[-1].results.values()
     assert any(result.executable.packs for result in results)
+
+
+def test_products_are_searched_for_packed_weights_where_they_multiply_by_nothing_else() -> None:
+    device = replace(device_for("cpu"), packed_efficiency=0.9)
+    p = Program()
+    x, w, v = p.input("x", (4, 16), DType.FP32), p.input("w", (8, 16), DType.FP32), p.input("v", (8, 8), DType.FP32)
+    p.output((x @ w.transpose(-2, -1)).silu() @ v)
+    elementwise = Program()
+    elementwise.output(elementwise.input("x", (4, 16), DType.FP32).silu())
+
+    def efficiency(program: Graph, *constants: str) -> float:
+        problem = replace(program_problem(program, None), constants=frozenset(constants))
+        return searched_for(problem, device).product_efficiency
+
+    assert efficiency(p.graph, "w", "v") == 0.9
+    assert efficiency(p.graph, "w") == efficiency(p.graph, "x", "w") == efficiency(p.graph) == device.product_efficiency
+    assert efficiency(elementwise.graph, "x") == device.product_efficiency

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -30,6 +30,9 @@ class Engines:
 
 
 NO_ENGINES = Engines()
+
+PRODUCT_EFFICIENCY = 0.6
+"""Share of a machine's rate that products in generated kernels reach on skinny tiles, unless its description knows better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,13 @@ class Device:
     """Blocks that a multiprocessor runs side by side where their tiles leave room."""
     first_level_bytes: int = 0
     """Of a CPU's first-level cache, beyond which a block's tiles move through the next one; 0 where that makes no difference."""
+    last_level_bytes: int = 0
+    """Of a CPU's last cache: what a block reads beyond that comes from memory once more for the next one; 0 where blocks that run
+    side by side read together."""
+    product_efficiency: float = PRODUCT_EFFICIENCY
+    """Share of `matmul_flops` that products in generated kernels reach."""
+    packed_efficiency: float = PRODUCT_EFFICIENCY
+    """The same where right factors are packed weights."""
     operands_in_place: bool = False
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
     tf32_flops: float | None = None
@@ -88,6 +98,10 @@ class Device:
     """Whether kernels for it leave out the iterations of a for-loop that a mask leaves without effect."""
     engines: Engines = NO_ENGINES
     """Units beside the threads of a multiprocessor."""
+
+    def with_packed_weights(self) -> Device:
+        """The machine as costs see it in programs whose products all have packed weights."""
+        return replace(self, product_efficiency=self.packed_efficiency)
 
 
 _NVIDIA_FILES = (

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mugraph.devices.device import Device
+from mugraph.devices.device import PRODUCT_EFFICIENCY, Device
 from mugraph.ir.dtypes import DType
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -31,7 +31,7 @@ def host_cpu() -> Device:
         name=f"{platform.machine()} CPU, {cores} cores, {isa['name']}",
         target="cpu",
         multiprocessors=cores,
-        shared_memory_bytes=l2_bytes(_CACHES, memory["l2_bytes_unknown"]) // 2,
+        shared_memory_bytes=cache_bytes(_CACHES, 2, memory["l2_bytes_unknown"]) // 2,
         register_bytes=isa["vector_registers"] * isa["vector_bytes"],
         device_memory_bytes=_physical_memory(memory["bytes_unknown"]),
         memory_bandwidth=min(cores * memory["bandwidth_per_core"], memory["bandwidth_most"]),
@@ -45,6 +45,8 @@ def host_cpu() -> Device:
         short_run_exponent=facts["short_run_exponent"],
         resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
         first_level_bytes=memory["first_level_bytes"],
+        last_level_bytes=cache_bytes(_CACHES, 3, memory["l3_bytes_unknown"]),
+        packed_efficiency=isa.get("packed_efficiency", PRODUCT_EFFICIENCY),
         operands_in_place=True,
         packs_weights=True,
         scans=True,
@@ -91,11 +93,11 @@ def instruction_set(rows: list[dict[str, Any]], features: frozenset[str]) -> dic
     return next(row for row in rows if features.issuperset(row["requires"]))
 
 
-def l2_bytes(caches: Path, unknown: int) -> int:
-    """Size of the first core's L2 cache as Linux reports it, or `unknown`."""
+def cache_bytes(caches: Path, level: int, unknown: int) -> int:
+    """Size of the first core's cache of a level as Linux reports it, or `unknown`."""
     for index in sorted(caches.glob("index*")):
         try:
-            if (index / "level").read_text().strip() == "2":
+            if (index / "level").read_text().strip() == str(level):
                 return _size((index / "size").read_text().strip())
         except (OSError, ValueError):
             continue

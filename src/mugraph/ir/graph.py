@@ -281,3 +281,9 @@ VIEWS = frozenset({"reshape", "transpose", "slice"})
 
 ACCUMULATORS = frozenset({"accumulate", "accumulate_rescaled"})
 """Operators that end the for-loop: they take one value per iteration and give one after the last."""
+
+
+def owner_of(graph: Graph, value: Value) -> Value:
+    """The value whose memory a value may lie in: what it is a view of."""
+    node = graph.nodes[value.node]
+    return owner_of(graph, node.inputs[0]) if node.op in VIEWS else value

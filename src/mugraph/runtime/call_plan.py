@@ -10,7 +10,7 @@ from typing import Any
 from mugraph.errors import InvalidInput
 from mugraph.host.arrays import Arrays
 from mugraph.host.tensor_state import is_traceable, outside_inference_mode
-from mugraph.ir.graph import VIEWS, Graph, Node, Value
+from mugraph.ir.graph import VIEWS, Graph, Node, Value, owner_of
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
 from mugraph.lower import needed_nodes
 from mugraph.lower.workspace import Workspace, plan_workspace
@@ -86,7 +86,7 @@ def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[s
     outputs: list[int] = []
     taken = set(map(Value, inputs))
     for value in graph.outputs:
-        owner = _owner(graph, value)
+        owner = owner_of(graph, value)
         outputs.append(len(numbers) + len(outputs) if owner in taken else numbers[value])
         if owner in taken:
             steps.append(_copy(library, numbers[value], outputs[-1]))
@@ -138,12 +138,6 @@ def _reader(read: Callable[[Any], Any], constant: bool) -> Callable[[Any], Any]:
         return read
     kept = Kept(outside_inference_mode(read), "contiguous")
     return lambda array: read(array) if not is_traceable(array) or array.is_contiguous() else kept.of(array)
-
-
-def _owner(graph: Graph, value: Value) -> Value:
-    """The value whose memory a value may lie in: what it is a view of."""
-    node = graph.nodes[value.node]
-    return _owner(graph, node.inputs[0]) if node.op in VIEWS else value
 
 
 def _allocation(library: Arrays, workspace: Workspace, slots: Places) -> Step:
@@ -255,7 +249,7 @@ def _packed_factor(graph: Graph, index: int) -> Value | None:
     if node.op != "matmul" or len({tensor.dtype for tensor in (*map(graph.tensor, node.inputs), node.output)}) > 1:  # by name
         return None
     factor = node.inputs[1]
-    return factor if _owner(graph, factor).node in graph.constants and len(graph.tensor(factor).shape) == 2 else None
+    return factor if owner_of(graph, factor).node in graph.constants and len(graph.tensor(factor).shape) == 2 else None
 
 
 def _packed_product(graph: Graph, index: int, library: Arrays, slots: Places) -> Step | None:
@@ -264,7 +258,7 @@ def _packed_product(graph: Graph, index: int, library: Arrays, slots: Places) ->
     if factor is None or not library.packs(graph.tensor(factor)):
         return None
     kept = Kept(_then(library.pack, _viewed(graph, factor, library)), _views(graph, factor))
-    left, right = slots.numbers[graph.nodes[index].inputs[0]], slots.numbers[_owner(graph, factor)]
+    left, right = slots.numbers[graph.nodes[index].inputs[0]], slots.numbers[owner_of(graph, factor)]
     target, address, pointer = slots.numbers[Value(index)], slots.address(Value(index)), library.pointer
 
     def step(arrays: Slots) -> None:

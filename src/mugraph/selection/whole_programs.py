@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
-from mugraph.devices import device_for, resolved
+from mugraph.devices import Device, device_for, resolved
 from mugraph.devices.host import free_memory
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import load_tracer
 from mugraph.frontend.calling import Calling, Positional, arguments_of
-from mugraph.ir.graph import Graph, Level
+from mugraph.ir.graph import Graph, Level, owner_of
+from mugraph.ir.ops import is_contraction
 from mugraph.ir.program import Program
 from mugraph.results.coverage import of_program
 from mugraph.results.data import Report
@@ -200,6 +201,14 @@ def _may_be_packed(problem: Problem, wanted: OptimizationSettings) -> frozenset[
     return constants if packs and size <= _MEMORY * free_memory() else frozenset()
 
 
+def searched_for(problem: Problem, device: Device) -> Device:
+    """The machine as the search has it: in programs that multiply by nothing but weights products are of packed ones."""
+    program = problem.program.with_constants(problem.constants)
+    factors = [node.inputs[-1] for node in program.nodes if is_contraction(node.op)]
+    packed = all(owner_of(program, factor).node in program.constants for factor in factors)
+    return device.with_packed_weights() if factors and packed else device
+
+
 def contradiction_of(program: Graph, document: Mapping[str, Any], wanted: OptimizationSettings) -> str:
     """What speaks against a result that was kept, which is forgotten then; "" if it passes all tests."""
     begun = _begun(program_problem(program, None), wanted, Deadline(None))
@@ -270,7 +279,7 @@ def _ended(begun: _Begun, wanted: OptimizationSettings, tell: ProgressCallback) 
             recalled.report = replace(recalled.report, comparison=qualifier.compared(recalled, own, compiled=True))
         return recalled
     original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
-    asked = (problem.program, memory.device, wanted.search, space, wanted.workers, memory.store)
+    asked = (problem.program, searched_for(problem, memory.device), wanted.search, space, wanted.workers, memory.store)
     found = Inquiry(*asked, candidates=qualifier.looked_at, hidden=begun.hidden).found(qualifier.deadline, tell)
     if found.report.interrupted:
         qualifier.answer_interruption()

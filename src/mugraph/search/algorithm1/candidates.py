@@ -25,8 +25,7 @@ from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Kind, Scope, apply_call, is
 from mugraph.search.algorithm1.block import BlockPlan
 from mugraph.search.algorithm1.construct import Application
 from mugraph.search.partition.lower_bounds import library_seconds
-from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
-from mugraph.search.scheduling.cost_table import Demand, kernel_seconds, short_run_factor
+from mugraph.search.scheduling.cost_table import Demand, kernel_seconds, short_run_factor, times_from_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +132,11 @@ def demand(body: Graph, device: Device) -> Demand:
     """Resources that a graph-defined kernel uses of a device."""
     inside = loop_nodes(body)
     memory = cache = compute = 0.0
+    parts = sum(_part(body, node, index in inside) for index, node in enumerate(body.nodes) if _crosses_levels(node))
     for index, node in enumerate(body.nodes):
         times = body.loop if index in inside else 1
         if _crosses_levels(node):
-            whole, tile = _transferred(body, node, device, times)
+            whole, tile = _transferred(body, node, device, times, parts)
             memory, cache = memory + whole, cache + times * tile
         compute += times * _work(body, node, device)
     steps = sum(body.nodes[index].op not in VIEWS for index in inside)
@@ -150,14 +150,26 @@ def _crosses_levels(node: Node) -> bool:
     return row is not None and row.structure is Structure.BOUNDARY and row.kind is Kind.DATA
 
 
-def _transferred(body: Graph, node: Node, device: Device, times: int) -> tuple[float, float]:
-    """Bytes of the device tensor and of a block's tile of it, in one of so many iterations, as they count for short runs."""
-    tile = node.output if node.is_iterator else body.tensor(node.inputs[0])
+def _part(body: Graph, node: Node, repeated: bool) -> int:
+    """Bytes that a block moves of a device tensor, each once."""
+    return _tile(body, node).bytes * (body.loop if repeated and node.get("fmap") is not None else 1)
+
+
+def _tile(body: Graph, node: Node) -> Tensor:
+    """What an iterator reads or a saver writes in one iteration."""
+    return node.output if node.is_iterator else body.tensor(node.inputs[0])
+
+
+def _transferred(body: Graph, node: Node, device: Device, times: int, parts: int) -> tuple[float, float]:
+    """Bytes of the device tensor and of a block's tile of it, in one of so many iterations, as they count for short runs, where
+    a block's parts of all tensors take so many bytes."""
+    tile = _tile(body, node)
     shape = _device_shape(body, node, tile.shape, times)
     whole = math.prod(shape) * tile.dtype.bytes
     run = run_of_tile(body, node, tile.shape, shape, device.operands_in_place) * tile.dtype.bytes
     factor = float(short_run_factor(device, float(run), float(whole)))
-    return whole * factor, tile.bytes * factor
+    again = float(times_from_memory(device, parts, math.prod(body.grid) * times * tile.bytes / whole))
+    return whole * factor * again, tile.bytes * factor
 
 
 def run_of_tile(body: Graph, node: Node, tile: Sequence[int], shape: Sequence[int], in_turn: bool) -> int:
@@ -198,7 +210,7 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
     """Seconds of an operator of one block, if all multiprocessors shared it."""
     if node.op == GRAPH_DEFINED and node.body is not None:
         return sum(_work(node.body, inner, device) for inner in node.body.nodes)
-    efficiency = GENERATED_EFFICIENCY if is_contraction(node.op) else 1.0
+    efficiency = device.product_efficiency if is_contraction(node.op) else 1.0
     return _flops(graph, node) / (efficiency * _rate(graph, node, device)) if node.op in OPERATORS else 0.0
 
 

@@ -16,20 +16,21 @@ from mugraph.ir.axes import AxisProgram, AxisSet, Term
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
 from mugraph.search.closure.sketch import Sketch, sums
-from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY
 from mugraph.search.scheduling.cost_table import NOT_HIDDEN
 
 LIBRARY_EFFICIENCY = 0.8
 """Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
-
-BEST_EFFICIENCY = max(GENERATED_EFFICIENCY, LIBRARY_EFFICIENCY)
-"""Share of the device's matmul rate that no product exceeds."""
 
 LIBRARY_FULL_ROWS = 32
 """Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
 
 LIBRARY_DEPTH = 64
 """Of the inner dimension of a product that a kernel of a GPU's library takes in one iteration of its own loop."""
+
+
+def best_efficiency(device: Device) -> float:
+    """Share of the device's matmul rate that no product exceeds."""
+    return max(device.product_efficiency, LIBRARY_EFFICIENCY)
 
 
 def library_iterations(depth: int, device: Device) -> float:
@@ -80,7 +81,9 @@ class Roofline:
         if term.op != "contract":
             return 0.0
         library = self.library_efficiency(program, term) if alone else 0.0
-        return flops(program, term) / (max(GENERATED_EFFICIENCY, library) * self.device.matmul_flops[self.dtype.of_arithmetic])
+        return flops(program, term) / (
+            max(self.device.product_efficiency, library) * self.device.matmul_flops[self.dtype.of_arithmetic]
+        )
 
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""

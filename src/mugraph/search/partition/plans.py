@@ -25,7 +25,7 @@ from mugraph.search.partition.cuts import Cut, CutSpace
 from mugraph.search.partition.lower_bounds import Roofline, flops, library_seconds
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
-from mugraph.search.scheduling.cost import GENERATED_EFFICIENCY, SketchCost
+from mugraph.search.scheduling.cost import SketchCost
 
 CUT_GAIN = 0.9
 """Every cut is tried whose roofline is below this share of the best plan known."""
@@ -317,7 +317,8 @@ class PlanSearch:
             if not counts or not any(axis in reduced for reduced in program.reductions):
                 continue
             sketches = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, axis).sketches)
-            floors = (self.roofline.of_launches(program, sketch, produces, GENERATED_EFFICIENCY) for sketch in sketches)
+            efficiency = self.kernels.device.product_efficiency
+            floors = (self.roofline.of_launches(program, sketch, produces, efficiency) for sketch in sketches)
             if min(floors, default=math.inf) >= bound:
                 self.cuts_pruned += 1
                 continue

@@ -18,7 +18,7 @@ from mugraph.ir.axes import AxisProgram, AxisSet, Slots, Term, pruned
 from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order, stored_slots
-from mugraph.search.partition.lower_bounds import BEST_EFFICIENCY, Roofline
+from mugraph.search.partition.lower_bounds import Roofline, best_efficiency
 
 
 @lru_cache(maxsize=1 << 12)
@@ -164,7 +164,7 @@ class Variants:
 
     def _derived(self) -> Iterator[Bounded]:
         for sketch in self.sketches:
-            floor = self.roofline.of_launches(self.program, sketch, self.produces, BEST_EFFICIENCY)
+            floor = self.roofline.of_launches(self.program, sketch, self.produces, best_efficiency(self.roofline.device))
             yield floor, lambda sketch=sketch: as_program(sketch, self.program.structure)  # type: ignore[misc]
 
     def _put_together(self, written: AxisProgram) -> Iterator[Bounded]:

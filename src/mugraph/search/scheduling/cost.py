@@ -22,9 +22,6 @@ from mugraph.search.closure.sketch import Sketch, Step, sums
 from mugraph.search.scheduling.emission import KernelOutput
 from mugraph.search.scheduling.space import cuttable
 
-GENERATED_EFFICIENCY = 0.6
-"""Share of the device's matmul rate that generated kernels reach on skinny tiles."""
-
 _ACCUMULATORS = frozenset({"accumulate", "accumulate_max", "rescale", "concat", "carry"})
 """Steps that become accumulators of the block graph."""
 
@@ -92,7 +89,7 @@ class SketchCost:
         for step, dtype in zip(self.sketch.steps, self.dtypes, strict=True):
             rate = self.device.vector_flops
             if step.op in ("contract", "concat_contract"):
-                rate = GENERATED_EFFICIENCY * self._matmul_rate(step, dtype)
+                rate = self.device.product_efficiency * self._matmul_rate(step, dtype)
             for space, flops in _work(step, [spaces[i] for i in step.inputs]):
                 seconds[space] = seconds.get(space, 0.0) + flops / rate
         return seconds

@@ -80,6 +80,15 @@ def short_run_factor(device: Device, run: Values, total: Values) -> Values:
     return factor
 
 
+def times_from_memory(device: Device, parts: Values, loads: Values) -> Values:
+    """How often a tensor crosses device memory of which all blocks together load each element `loads` times, where a block's
+    `parts` of all tensors take so many bytes: once, but where these do not stay in the last cache until they are read again as
+    often as the cores, which read together, come by."""
+    if not device.last_level_bytes:
+        return 1.0
+    return np.where(parts > device.last_level_bytes, np.maximum(1.0, loads / device.multiprocessors), 1.0)
+
+
 class CostTable:
     """The costs of sketches for one device that are cut along the same axes, and so have the same schedules."""
 
@@ -131,13 +140,14 @@ class CostTable:
 
     def _through(self, way: Sequence[Transfer], schedules: Schedules) -> tuple[Values, Values]:
         def make() -> tuple[Values, Values]:
-            both = [self._transferred(transfer, schedules) for transfer in way]
+            parts = sum(column(schedules.grids.tile(transfer.space.axes)) * transfer.width for transfer in way)
+            both = [self._transferred(transfer, schedules, parts) for transfer in way]
             return sum(memory for memory, _ in both), sum(cache for _, cache in both)
 
         return schedules.shared((self.device, way), make)
 
-    def _transferred(self, transfer: Transfer, schedules: Schedules) -> tuple[Values, Values]:
-        """What one tensor adds to both."""
+    def _transferred(self, transfer: Transfer, schedules: Schedules, parts: Values) -> tuple[Values, Values]:
+        """What one tensor adds to both, where a block's parts of all tensors take so many bytes."""
         space, grids = transfer.space, schedules.grids
         cut = space.cut and any(schedules.loop_axis in slot for slot in transfer.slots)
         shared = schedules.shared if cut else grids.shared
@@ -145,8 +155,10 @@ class CostTable:
         runs = (device.sector_bytes, device.vector_bytes, device.short_run_exponent, device.operands_in_place)
         key = (*runs, transfer.slots, transfer.width, cut)
         width = shared(key, lambda: self._waste(transfer, cut, schedules) * transfer.width)
-        points = _worked_through(column(grids.tile(space.axes)), space.loop_power(schedules.loop_axis), schedules.loop)
-        return column(grids.whole(space.axes)) * width, points * width
+        tile, whole = column(grids.tile(space.axes)), column(grids.whole(space.axes))
+        points = _worked_through(tile, space.loop_power(schedules.loop_axis), schedules.loop)
+        times = times_from_memory(device, parts, column(grids.blocks) * points / whole)
+        return whole * width * times, points * width
 
     def _waste(self, transfer: Transfer, cut: bool, schedules: Schedules) -> Values:
         """How much more than its bytes a transfer costs because its innermost contiguous runs are short."""

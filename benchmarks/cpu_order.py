@@ -1,0 +1,184 @@
+"""Predicted beside measured on this CPU: the candidates of programs with constant weights, each timed in turns with the others.
+
+    taskset -c 0 python benchmarks/cpu_order.py                           # rmsnorm, gated-mlp, lora, swiglu at 1, 8 and 64 rows
+    python benchmarks/cpu_order.py --again                                # the same points as this version predicts them
+
+The search's best candidates, those that begin with a library's product among them, are compiled with packed weights, and run in
+rounds in random order, one thread each. Times are medians of processor time, which other work on the machine disturbs least.
+`correlation` is Spearman's, of predicted and measured times of the candidates of a case; `regret`, how much slower than the
+fastest candidate the first predicted one is; `library_error` the median of measured over predicted for candidates with a
+library's product, over that of the others: 1 where the two kinds are predicted alike. Points are kept with their muGraphs, so
+that a later version can say what it predicts of them. Records go to `benchmarks/results/cpu-order.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+import cpu
+from gpu_order import ranking
+from kept import Record, records
+from mugraph.devices import Device, device_for
+from mugraph.frontend import trace
+from mugraph.ir.graph import Graph
+from mugraph.ir.serialize import graph_from_json, graph_to_json
+from mugraph.lower import construct
+from mugraph.runtime import build
+from mugraph.search import search
+from mugraph.search.algorithm1.candidates import predicted_seconds
+
+RESULT = Path(__file__).parent / "results" / "cpu-order.json"
+PROGRAMS = ("rmsnorm", "gated-mlp", "lora", "swiglu")
+ROWS = (1, 8, 64)
+ROUNDS, SECONDS = 15, 20.0
+"""Rounds of all candidates of a case, and after how long no further one starts."""
+
+
+def candidates(case: cpu.Case, most: int) -> list[Graph]:
+    """The best candidates of a case, by rank, its weights constant."""
+    program = trace(case.module, case.inputs).graph
+    names = [str(program.nodes[index]["name"]) for index, node in enumerate(program.nodes) if node.is_input]
+    constant = program.with_constants(names[len(case.inputs) :])
+    return [construct(candidate.graph) for candidate in search(constant, packing()).candidates[:most]]
+
+
+def measured(program: str, rows: int, dtype: str, most: int) -> Record:
+    """The points of a case: each candidate's muGraph, predicted and measured seconds."""
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    case = cpu.case_of(program, rows, dtype)
+    graphs = candidates(case, most)
+    tensors = [*case.inputs, *case.module.state_dict().values()]
+    runs = [_called(graph, tensors) for graph in graphs]
+    times = _in_turns(runs)
+    device = packing()
+    points = [
+        {
+            "graph": graph_to_json(graph),
+            "library": has_product(graph),
+            "predicted": predicted_seconds(graph, device),
+            "measured": statistics.median(taken),
+        }
+        for graph, taken in zip(graphs, times, strict=True)
+    ]
+    return {"points": points, **summed_up(points)}
+
+
+def packing() -> Device:
+    """This machine where weights are packed."""
+    return device_for("cpu").with_packed_weights()
+
+
+def _called(graph: Graph, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
+    """A call of a candidate, whose weights are packed."""
+    executable = build(graph, "cpu")
+    inputs = [node.output.shape for node in graph.nodes if node.is_input]
+    assert [tuple(shape) for shape in inputs] == [tuple(tensor.shape) for tensor in tensors], "inputs come in the module's order"
+    for _ in range(2):
+        executable(*tensors)
+    return lambda: executable(*tensors)
+
+
+def _in_turns(runs: Sequence[Callable[[], Any]]) -> list[list[float]]:
+    """Seconds of processor time of each run, in rounds of random order."""
+    times: list[list[float]] = [[] for _ in runs]
+    started = time.monotonic()
+    for turn in range(ROUNDS):
+        if turn > 2 and time.monotonic() - started > SECONDS:
+            break
+        for number in random.sample(range(len(runs)), len(runs)):
+            before = time.process_time()
+            runs[number]()
+            times[number].append(time.process_time() - before)
+    return times
+
+
+def has_product(graph: Graph) -> bool:
+    """Whether a library multiplies matrices in a muGraph."""
+    return any(node.op == "matmul" for node in graph.nodes)  # by name, as in call plans
+
+
+def summed_up(points: Sequence[Record]) -> Record:
+    """What the points of a case say together."""
+    entries = sorted(({"predicted": each["predicted"], "cold": each["measured"]} for each in points), key=_predicted)
+    errors = {kind: [p["measured"] / p["predicted"] for p in points if p["library"] is kind] for kind in (False, True)}
+    both = all(errors.values())
+    apart = statistics.median(errors[True]) / statistics.median(errors[False]) if both else None
+    return {**ranking(entries), "library_error": apart}
+
+
+def _predicted(entry: Record) -> float:
+    return float(entry["predicted"])
+
+
+def again(record: Record) -> Record:
+    """A record as this version predicts its candidates."""
+    device = packing()
+    points = [{**p, "predicted": predicted_seconds(graph_from_json(p["graph"]), device)} for p in record["points"]]
+    return {**record, "points": points, **summed_up(points)}
+
+
+def summary(found: Sequence[Record]) -> dict[str, Any]:
+    """The figures of all cases, and their means."""
+    known = [entry["correlation"] for entry in found if entry["correlation"] is not None]
+    apart = [entry["library_error"] for entry in found if entry["library_error"] is not None]
+    return {
+        "device": device_for("cpu").name,
+        "correlation": statistics.fmean(known) if known else None,
+        "regret": statistics.fmean(entry["regret"] for entry in found) if found else None,
+        "within_10_percent": sum(entry["regret"] <= 0.1 for entry in found),
+        "cases": len(found),
+        "library_error": statistics.median(apart) if apart else None,
+    }
+
+
+def line(entry: Record) -> str:
+    """A case in words."""
+    names = f"{entry['program']} {entry['dtype']} {entry['rows']}"
+    figures = [f"{name} {entry[name]:.2f}" for name in ("correlation", "regret", "library_error") if entry[name] is not None]
+    pairs = [
+        f"{p['predicted'] * 1e3:.2f}/{p['measured'] * 1e3:.2f}{'*' * p['library']}"
+        for p in sorted(entry["points"], key=_predicted)
+    ]
+    return f"{names}: {', '.join(figures)}; predicted/measured ms (* with a library's product): {' '.join(pairs)}"
+
+
+def main() -> None:
+    """Measure the cases that are asked for, or predict those that are kept once more, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", nargs="*", default=list(PROGRAMS))
+    parser.add_argument("--rows", nargs="+", type=int, default=list(ROWS))
+    parser.add_argument("--dtypes", nargs="+", choices=cpu.DTYPES, default=list(cpu.DTYPES))
+    parser.add_argument("--most", type=int, default=16, help="candidates of a case")
+    parser.add_argument("--again", action="store_true", help="predict kept candidates once more; nothing is timed or written")
+    parser.add_argument("--record", type=Path, default=RESULT)
+    options = parser.parse_args()
+    if options.again:
+        found = [again(record) for record in json.loads(options.record.read_text(encoding="utf-8"))["records"]]
+    else:
+        cases = [
+            {"program": program, "rows": rows, "dtype": dtype, "most": options.most}
+            for program in options.programs
+            for rows in options.rows
+            for dtype in options.dtypes
+        ]
+        found = records(cases, measured, options.record, summary)
+    print("\n".join(map(line, found)))
+    print(json.dumps(summary(found), indent=1))
+
+
+if __name__ == "__main__":
+    main()
