@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from unittest import mock
 
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mugraph.frontend import record
 from mugraph.frontend.partition import Piece, partition
+from mugraph.frontend.recorded_graph import recorded_graph
 from mugraph.ir.graph import Graph
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions, PieceOutcome
-from mugraph.pieces.plan import Plan, plans
+from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
 from mugraph.support.deadline import Deadline
 
 CACHED, WIDTH = 24, 8
@@ -112,3 +115,46 @@ def test_what_small_pieces_leave_is_for_larger_ones() -> None:
     assert "rsqrt" in optimizer.asked[1]
     assert "cat" in optimizer.asked[-1]
     assert norms < 0.5 * whole < 0.9 * whole < attention
+
+
+class Gated(torch.nn.Module):
+    """A gated MLP behind a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.rms_norm(x, (32,))
+        result: torch.Tensor = self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+        return result
+
+
+def lost() -> tuple[fx.GraphModule, Plan]:
+    """The MLP, of whose programs none has kernels."""
+    graph = recorded_graph(record(Gated(), (torch.randn(2, 32),))).module
+    whole = partition(graph.graph)
+    assert whole.pieces
+    return graph, Plan(whole.without(whole.pieces, "nothing"), {}, lost=dict.fromkeys(whole.pieces, "nothing"))
+
+
+def test_linear_layers_of_programs_that_came_to_nothing_are_the_librarys() -> None:
+    graph, plan = lost()
+    found = _with_layers_of_lost(plan, "cpu", Optimizer(PieceOptions(profile=False, cache="off")), Deadline(60.0))
+    assert len(found.partition.library) == 3
+    assert not {left.node for left in found.partition.left} & {node for each in found.partition.library for node in each.nodes}
+    inputs = [torch.randn(node.meta["val"].shape) for node in graph.graph.nodes if node.op == "placeholder"]
+    run = found.spliced(graph)
+    with torch.no_grad():
+        for _ in range(3):  # weights are packed in the second call
+            torch.testing.assert_close(run(*inputs), graph(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_of_these_layers_only_those_are_taken_that_are_faster() -> None:
+    _, plan = lost()
+    optimizer = Optimizer(PieceOptions(cache="off"))
+    assert optimizer.library is not None
+    with mock.patch.object(optimizer.library, "faster", lambda kernels, *_: tuple(kernels)[:1]):
+        assert len(_with_layers_of_lost(plan, "cpu", optimizer, Deadline(60.0)).partition.library) == 1
+    unpacked = Optimizer(PieceOptions(cache="off", pack=False))
+    assert _with_layers_of_lost(plan, "cpu", unpacked, Deadline(60.0)) is plan

@@ -1,7 +1,8 @@
 """Values of tensors that a call changes, written where they lie: a cache takes new keys without being copied.
 
 A functional graph gives what a tensor holds afterwards as a tensor of its own. Where all that it does with the old one is to put
-something into a part of it, and that is the value it has in the end, the part can be written at once: nothing reads what was there.
+something into a part of it, and that is the value it has in the end, the part can be written at once: no other call reads what
+was there.
 """
 
 from __future__ import annotations

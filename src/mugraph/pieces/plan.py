@@ -157,9 +157,10 @@ def plans(
         outcomes = optimizer.outcomes(whole.pieces, known, first)
     if library is not None and layers:
         free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
-        layers = linear_layers(free.union(left.node for left in whole.left), device)
-        if optimizer.options.profile:
-            layers = within_memory(library.faster(layers, as_cut, tell))
+        everywhere, layers = layers, linear_layers(free.union(left.node for left in whole.left), device)
+        if optimizer.options.profile:  # of all: programs that are cut anew around some may come to nothing
+            known_layers = library.faster((*layers, *everywhere) if layers else (), as_cut, tell)
+            layers = within_memory([each for each in known_layers if each in layers])
         if free.isdisjoint(layer.product for layer in layers):
             whole = whole.with_library(layers)
         else:
@@ -168,7 +169,8 @@ def plans(
     whole, decided = joiner.joined(whole, dict(zip(whole.pieces, outcomes, strict=True)), known, deadline)
     if joins:  # what is left is for those whose time ran out
         decided = dict(zip(whole.pieces, optimizer.outcomes(whole.pieces, known, deadline), strict=True))
-    made = [_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole)]
+    laid_out = (_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole))
+    made = [_with_layers_of_lost(plan, device, optimizer, deadline) for plan in laid_out]
     if graphs is not None:
         found = {piece: outcome.result for piece, outcome in decided.items() if outcome.result is not None}
         for results in (found, *(plan.results for plan in made)):
@@ -232,6 +234,18 @@ def _laid_out(
     new = [piece for piece in whole.pieces if piece not in decided]
     until = Deadline(deadline.share(_TURNED))
     return _decided(whole, layout, dict(decided) | dict(zip(new, optimizer.outcomes(new, graphs, until), strict=True)))
+
+
+def _with_layers_of_lost(plan: Plan, device: str, optimizer: Optimizer, deadline: Deadline) -> Plan:
+    """The plan with library kernels for the linear layers of programs that came to nothing after the graph was cut anew."""
+    lost = {node for piece in plan.lost for node in piece.nodes}
+    layers = linear_layers(lost.intersection(left.node for left in plan.partition.left), device)
+    if optimizer.library is None or not layers:
+        return plan
+    if optimizer.options.profile:
+        layers = optimizer.library.faster(layers, deadline, optimizer.tell or silent)
+    fitting = within_memory([*plan.partition.library, *layers])
+    return replace(plan, partition=plan.partition.with_library(each for each in layers if each in fitting))
 
 
 def _others(partitions: Sequence[Partition], optimizer: Optimizer, deadline: Deadline) -> dict[fx.Node, Way]:
