@@ -7,7 +7,7 @@ was there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -45,18 +45,18 @@ def ways_in_place(graph: fx.Graph, written: Mapping[fx.Node, fx.Node]) -> dict[f
     `written` has the values of placeholders behind the call; to those come the ones that the graph copies back by itself.
     """
     copied = {node.args[0]: node for node in graph.nodes if node.target is aten.copy_.default}
-    values = {**written, **{target: copy.args[1] for target, copy in copied.items()}}
+    values: dict[Any, Any] = {**written, **{target: copy.args[1] for target, copy in copied.items()}}
     return {
         value: IN_PLACE[value.target]
         for target, value in values.items()
-        if isinstance(value, fx.Node) and _can_be_written(target, value, copied.get(target))
+        if isinstance(value, fx.Node) and _can_be_written(target, value, set(target.users) - {copied.get(target)})
     }
 
 
-def _can_be_written(target: Any, value: fx.Node, copy: fx.Node | None) -> bool:
+def _can_be_written(target: fx.Node, value: fx.Node, readers: Collection[fx.Node]) -> bool:
     """Whether a placeholder is read by the call that gives its value afterwards alone, as what this puts a part into."""
     if value.target not in IN_PLACE or value.args[0] is not target or target.op != "placeholder":
         return False
-    alone = set(target.users) - {copy} == {value} and value.all_input_nodes.count(target) == 1
+    alone = set(readers) == {value} and value.all_input_nodes.count(target) == 1
     before, after = tensor_of(target), tensor_of(value)
     return alone and before is not None and after is not None and before.dtype is after.dtype

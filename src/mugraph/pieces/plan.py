@@ -111,8 +111,16 @@ class _Cutter:
     def _cut(
         self, library: Sequence[LibraryKernel], tangled: Container[frozenset[fx.Node]], joined: Sequence[Piece]
     ) -> Partition:
-        reads = {"lookups": self.target.operands_in_place, "scans": self.target.scans}
-        return partition(self.graph, self.device, library, joined=joined, tangled=tangled, in_place=self.in_place, **reads)
+        return partition(
+            self.graph,
+            self.device,
+            library,
+            joined=joined,
+            lookups=self.target.operands_in_place,
+            tangled=tangled,
+            scans=self.target.scans,
+            in_place=self.in_place,
+        )
 
 
 def plans(
