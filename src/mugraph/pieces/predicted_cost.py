@@ -21,7 +21,7 @@ from mugraph.devices import Device
 from mugraph.frontend.node_traits import Contraction, Traits, bytes_of, bytes_of_call
 from mugraph.frontend.torch_casts import DTYPES, tensor_of
 from mugraph.ir.dtypes import DType
-from mugraph.search.partition.lower_bounds import BEST_EFFICIENCY, library_seconds
+from mugraph.search.partition.lower_bounds import best_efficiency, library_seconds
 from mugraph.search.scheduling.cost_table import NOT_HIDDEN, NOT_TAKEN
 
 
@@ -69,7 +69,7 @@ class PredictedCost:
             read += blocks * each.inner * row
             at_once = min(at_once, rows)
         products = ((node, each) for node in nodes if node not in vanishing for each in self.traits[node].contractions)
-        compute = sum(each.flops / (BEST_EFFICIENCY * self._rate(node)) for node, each in products)
+        compute = sum(each.flops / (best_efficiency(device) * self._rate(node)) for node, each in products)
         idle = device.multiprocessors / at_once
         return self._seconds(self._crossing(nodes) * (1 + NOT_TAKEN * (idle - 1)), read, compute * idle)
 
