@@ -96,9 +96,9 @@ class _Cutter:
     device: str
     """The kind of device that its tensors are on."""
     target: Device
-    in_place: Container[fx.Node]
-    """The calls that PyTorch makes in place."""
     joined: tuple[Piece, ...] = ()
+    in_place: Container[fx.Node] = frozenset()
+    """The calls that PyTorch makes in place."""
 
     def cut(self, library: Sequence[LibraryKernel], tangled: Container[frozenset[fx.Node]] = frozenset()) -> Partition:
         """The partition with some library kernels, and calls that are taken apart.
@@ -143,7 +143,7 @@ def plans(
     ways = _ways(module.graph, device, optimizer, deadline)
     images = tuple(ways.layouts)
     in_place = ways_in_place(module.graph, written or {})
-    cutter = _Cutter(module.graph, device, device_for(optimizer.options.target), in_place)
+    cutter = _Cutter(module.graph, device, device_for(optimizer.options.target), in_place=in_place)
     joiner = Joiner(module.graph, optimizer)
     whole = cutter.cut(images)
     if ahead := joiner.ahead(whole, known, deadline):
