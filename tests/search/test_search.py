@@ -10,12 +10,15 @@ import time
 import numpy as np
 import pytest
 
+from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import device_for
 from mugraph.errors import BudgetExceeded
 from mugraph.ir import Graph
+from mugraph.ir.axes import axis_program
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, search
+from mugraph.search.closure.context import Context, TinyInputs, maxima_of_two, telling_draw
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search, SearchResult
@@ -108,6 +111,19 @@ def assert_no_mistake(program: Graph, result: SearchResult) -> None:
             for value, expected in zip(got, wanted, strict=True):
                 np.testing.assert_allclose(value, expected, rtol=1e-8, atol=1e-10 * float(np.abs(expected).max()))
     assert kept > 0 or not all(np.isfinite(value).all() for value in wanted)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_draws_have_elements_of_both_operands_of_a_maximum(seed: int) -> None:
+    p = Program()
+    x = p.input("x", (8, 16))
+    program = axis_program(finished(p, x / x.square().sum(-1, keepdim=True).sqrt().maximum(1e-12))).structure
+    (larger,) = maxima_of_two(program)
+    draw = telling_draw(program, seed)
+    assert draw >= seed
+    values = TinyInputs(draw).evaluate(program, Context.of(program, None), NestingArithmetic(seed=draw))
+    sides = [values[larger].p == values[operand].p for operand in program.terms[larger].inputs]
+    assert all(side.any() and not side.all() for side in sides)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -14,16 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-import numpy as np
-
-from mugraph.algebra.fields import FieldValue, NestingArithmetic
+from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, UndefinedInField, UnsupportedOperator
 from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.search.closure.context import Context, TinyInputs
+from mugraph.search.closure.context import TinyInputs, telling_draw
 from mugraph.search.closure.hoisting import hoisted
 from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.tiers import Tier, distinct_tiers
@@ -55,12 +53,6 @@ _TIER_SHARE = 0.6
 
 _AT_ONCE = 0.1
 """Part of the time of a closure after which the program's own sketch is offered, if nothing else is known by then."""
-
-_DRAWS = 4
-"""Of tiny inputs, until a program has a value: a denominator that is zero in all of them is zero for most inputs."""
-
-_TELLING_DRAWS = 32
-"""Of tiny inputs, until all maxima of two tensors have elements of both."""
 
 
 @dataclass(frozen=True)
@@ -330,39 +322,10 @@ class Search:
 def _plain(structure: AxisProgram, seed: int) -> tuple[AxisProgram, int]:
     """A program without sizes and neutral maxima, and a seed from `seed` on that draws inputs where it has a value.
 
-    It is the first whose draw tells maxima of two tensors from either of them, or else the first. Which maxima are neutral does
-    not depend on sizes. Raises UndefinedInField where the program has no value in a few draws.
+    Which maxima are neutral does not depend on sizes. Raises UndefinedInField where the program has no value in a few draws.
     """
-    context, undefined, defined = Context.of(structure, None), UndefinedInField(""), list[int]()
-    for draw in range(seed, seed + _TELLING_DRAWS):
-        try:
-            values = TinyInputs(draw).evaluate(structure, context, NestingArithmetic(seed=draw))
-        except UndefinedInField as error:
-            undefined = error
-            if draw - seed >= _DRAWS and not defined:
-                break
-            continue
-        defined.append(draw)
-        if _tells_maxima(structure, values):
-            defined = [draw]
-            break
-    if not defined:
-        raise UndefinedInField(f"the program has no value for any of {_DRAWS} draws of its inputs: {undefined}")
-    return without_neutral_maxima(structure, NestingArithmetic(seed=defined[0]), TinyInputs(defined[0])), defined[0]
-
-
-# by name: in the field a maximum is one of its operands, while other functions of two have values of their own
-def _tells_maxima(structure: AxisProgram, values: Sequence[FieldValue]) -> bool:
-    """Whether each maximum of two tensors has elements of both.
-
-    Where one of them is the larger everywhere, as a small constant may be, what stands in the other's place makes no difference.
-    """
-    return not any(
-        np.all(values[index].p == values[operand].p)
-        for index, term in enumerate(structure.terms)
-        if term.op == "maximum" and len(set(term.inputs)) == 2
-        for operand in term.inputs
-    )
+    draw = telling_draw(structure, seed)
+    return without_neutral_maxima(structure, NestingArithmetic(seed=draw), TinyInputs(draw)), draw
 
 
 def left_out(program: AxisProgram, loop_axes: Sequence[int], kernels: int) -> Iterator[str]:

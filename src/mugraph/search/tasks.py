@@ -18,7 +18,7 @@ from mugraph.algebra import ExpressionTooLarge
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.errors import UndefinedInField
 from mugraph.ir.axes import AxisProgram
-from mugraph.search.closure.context import Context, TinyInputs
+from mugraph.search.closure.context import Context, TinyInputs, maxima_of_two, telling_draw
 from mugraph.search.closure.extraction import ExtractionLimits, Extractor
 from mugraph.search.closure.loop_insertion import loops_to_some_end, with_loop, worthwhile
 from mugraph.search.closure.min_operators import deepened
@@ -119,7 +119,8 @@ class Item:
 
     def _searched(self, deadline: float, tick: Callable[[int], None]) -> FoundStructure:
         started = time.perf_counter()
-        arith, inputs = NestingArithmetic(seed=self.options.seed), TinyInputs(self.options.seed)
+        seed = self.options.seed if not any(maxima_of_two(self.program)) else telling_draw(self.program, self.options.seed)
+        arith, inputs = NestingArithmetic(seed=seed), TinyInputs(seed)
         loopless = self._loopless(arith, inputs, min(self.seconds, deadline - started), tick)
         closure = self._in_context(loopless.closure)
         found, operators = self._extract(loopless, closure, deadline, self.options.most_block_operators)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from mugraph.algebra.fields import FieldArithmetic, FieldValue
+from mugraph.algebra.fields import FieldArithmetic, FieldValue, NestingArithmetic
+from mugraph.errors import UndefinedInField
 from mugraph.ir.arithmetic import Arithmetic, Array, V
 from mugraph.ir.axes import AxisProgram, Term
 from mugraph.ir.index_maps import Structure
@@ -22,6 +23,12 @@ _ITERATIONS = 2
 
 
 _NO_CALL = Call("", (), {})
+
+_DRAWS = 4
+"""Of tiny inputs, until a program has a value: a denominator that is zero in all of them is zero for most inputs."""
+
+_TELLING_DRAWS = 32
+"""Of tiny inputs, until all maxima of two tensors have elements of both."""
 
 
 def primes(count: int) -> list[int]:
@@ -131,6 +138,43 @@ class TinyInputs:
             return scanned_along(term.op, term.reduced, xs[0], arith)
         result: FieldValue = row.compute(arith, _NO_CALL, xs)
         return result
+
+
+def telling_draw(program: AxisProgram, seed: int) -> int:
+    """A seed from `seed` on that draws inputs for which the program has a value.
+
+    It is the first whose draw tells maxima of two tensors from either of them, or else the first. Raises UndefinedInField where
+    the program has no value in a few draws.
+    """
+    context, first, undefined = Context.of(program, None), None, UndefinedInField("")
+    for draw in range(seed, seed + _TELLING_DRAWS):
+        if first is None and draw - seed >= _DRAWS:
+            raise UndefinedInField(f"the program has no value for any of {_DRAWS} draws of its inputs: {undefined}")
+        try:
+            values = TinyInputs(draw).evaluate(program, context, NestingArithmetic(seed=draw))
+        except UndefinedInField as error:
+            undefined = error
+            continue
+        if _tells_maxima(program, values):
+            return draw
+        first = draw if first is None else first
+    assert first is not None
+    return first
+
+
+# by name: in the field a maximum is one of its operands, while other functions of two have values of their own
+def maxima_of_two(program: AxisProgram) -> Iterator[int]:
+    """The terms that are the larger of two others."""
+    return (index for index, term in enumerate(program.terms) if term.op == "maximum" and len(set(term.inputs)) == 2)
+
+
+def _tells_maxima(program: AxisProgram, values: Sequence[FieldValue]) -> bool:
+    """Whether each maximum of two tensors has elements of both.
+
+    Where one of them is the larger everywhere, as a small constant may be, what stands in the other's place makes no difference.
+    """
+    pairs = ((index, operand) for index in maxima_of_two(program) for operand in program.terms[index].inputs)
+    return not any(np.all(values[index].p == values[operand].p) for index, operand in pairs)
 
 
 def scanned_along(op: str, along: Iterable[int], x: V, arith: Arithmetic[V]) -> V:
