@@ -33,6 +33,11 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "int8 and uint8": (lambda x, y: (x > y).float() * 2, (INT8, UINT8)),
     "fp16 and a number": (lambda x: (x >= 0.1).float() + (x <= 0.3).float() * 2, (HALVES.half(),)),
     "bf16 and a number": (lambda x: (x == 0.1).float() + (x != 0.7).float() * 2, (HALVES.bfloat16(),)),
+    "one number of bf16 and a number": (
+        lambda x, y: (x == 0.1).float() + (x > 0.3).float() + y,
+        (HALVES[0, 0].bfloat16(), HALVES),
+    ),
+    "one number of int8 above its range": (lambda x, y: (x > 200).float() + y, (INT8[8, 0], HALVES)),
     "fp16 and a tensor of one number": (lambda x, y: (x == y).float() * 2, (HALVES.half(), torch.tensor(0.1))),
     "fp16 raised to a number": (lambda x: (x.clamp(0.1, 0.7) > 0.1).float() * 2, (HALVES.half(),)),
     "bf16 lowered to a number": (lambda x: (x.clamp_max(0.7) == 0.7).float() * 2, (HALVES.bfloat16(),)),

@@ -151,6 +151,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "rounding": (lambda w: (w.float() * 2).to(w.dtype).float(), "computes e4m3fn and rounds to it"),
     "sums": (lambda w: (w + 1).float(), "computes e4m3fn and rounds to it"),
     "numbers that are rounded": (lambda w: torch.where(w < 0.3, 1.0, 2.0), "compares torch.float8_e4m3fn with a number"),
+    "a lone number": (lambda w: torch.where(w[0, 0] == 0.3, 1.0, 2.0) + w.float(), "compares torch.float8_e4m3fn with a number"),
     "bits": (lambda w: w.view(torch.uint8).float(), "view"),
 }
 

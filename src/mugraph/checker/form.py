@@ -19,9 +19,9 @@ from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.tensors import LEAST
 
 WHOLE = ("int8", "uint8")
+"""Types of whole numbers that are computed with, exactly: each is a number of every floating-point type."""
 STORED = (*WHOLE, "e4m3fn", "e5m2")
 """Types of inputs alone, whose numbers are computed with in another type."""
-"""Types of whole numbers that are computed with, exactly: each is a number of every floating-point type."""
 DTYPES = ("fp16", "bf16", "fp32", "fp64", "bool", *STORED, *INTEGERS)
 LARGEST = 2**48
 """Elements of a tensor: no machine holds more, and machine words count them."""

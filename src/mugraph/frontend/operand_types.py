@@ -40,7 +40,7 @@ def misread(node: fx.Node) -> str:
         return ""
     kind = _compared_in(node)
     if kind is not None and DTYPES[kind].is_fp8:
-        rounded = single or any(isinstance(operand, int | float) for operand in node.args)
+        rounded = any(t.dtype is not kind for t in single) or any(isinstance(operand, int | float) for operand in node.args)
         return f"it compares {kind} with a number that is rounded to it first; convert the tensor" if rounded else ""
     if kind is None or (all(tensor.dtype is kind for tensor in single) and not DTYPES[kind].is_whole):
         return ""
@@ -80,8 +80,10 @@ def _converted(value: Any, kind: torch.dtype) -> Any:
 
 
 def _compared_in(node: fx.Node) -> torch.dtype | None:
-    """The type of the tensors with dimensions that a comparison reads; None where these have several, or one without a row."""
-    kinds = {tensor.dtype for tensor in _tensors(node) if tensor.dim()}
+    """The type of the tensors that a comparison reads, of those with dimensions if there are any; None for several types, or one
+    without a row."""
+    tensors = _tensors(node)
+    kinds = {tensor.dtype for tensor in tensors if tensor.dim()} or {tensor.dtype for tensor in tensors}
     return kinds.pop() if len(kinds) == 1 and kinds <= DTYPES.keys() else None
 
 
