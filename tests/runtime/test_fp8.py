@@ -18,6 +18,7 @@ from mugraph.checker.saved_files import Rejected
 from mugraph.devices import device_for
 from mugraph.errors import NotAProgram, UnsupportedOperator
 from mugraph.frontend import trace
+from mugraph.frontend.comparison import has_negative_zeros
 from mugraph.ir import DType, GraphBuilder, Level
 from mugraph.ir.serialize import graph_to_json
 from mugraph.lower import construct
@@ -172,6 +173,47 @@ def test_functions_that_round_to_fp8_keep_that_in_pytorch() -> None:
     inputs = torch.randn(16, DEPTH), torch.randn(COLUMNS, DEPTH).to(torch.float8_e4m3fn), torch.rand(1, COLUMNS)
     opt = mugraph.superoptimize(quantized, inputs, budget=10, profile=False)
     torch.testing.assert_close(opt(*inputs), quantized(*inputs), rtol=2e-2, atol=0.5)
+
+
+@pytest.mark.parametrize("kind", FP8)
+def test_results_of_fp8_are_left_to_pytorch(kind: torch.dtype) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = (x * 2).softmax(-1)
+        return (weights * 100).to(kind), weights
+
+    x = torch.randn(8, 64)
+    for got, wanted in zip(mugraph.superoptimize(function, (x,), budget=10)(x), function(x), strict=True):
+        assert got.dtype is wanted.dtype
+        torch.testing.assert_close(got.float(), wanted.float(), rtol=0.25, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", FP8)
+def test_functions_with_tensors_of_fp8_are_compared(kind: torch.dtype) -> None:
+    weight = torch.randn(32, DEPTH).to(kind)
+    weight[0, 0] = -0.0
+    assert has_negative_zeros(weight)
+
+    def one(x: torch.Tensor) -> torch.Tensor:
+        return (x @ weight.float().t()) * 2
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2) @ weight.float().t()
+
+    x = torch.randn(8, DEPTH)
+    assert mugraph.verify(one, other, (x,)).equivalent
+    assert mugraph.verify(lambda x: one(x.sort(-1).values), lambda x: other(x.sort(-1).values), (x,)).equivalent
+
+
+def test_sizes_of_fp8_inputs_may_be_reduced() -> None:
+    """What lies behind their elements is no infinity, of which e4m3fn has none."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.float(), 0) * 1.5
+
+    inputs = [torch.randn(size, 64).to(torch.float8_e4m3fn) for size in (8, 5)]
+    opt = mugraph.superoptimize_dynamic(function, (inputs[0],), {0: {0: mugraph.Dim("n", 1, 16)}}, budget=6)
+    for x in inputs:
+        torch.testing.assert_close(opt(x), function(x))
 
 
 @pytest.mark.parametrize("dtype", [DType.E4M3, DType.E5M2])

@@ -288,9 +288,11 @@ class _Group:
         """Whether they hold numbers only now, and neither infinities nor NaN."""
         import torch
 
+        from mugraph.frontend.torch_casts import widened
+
         if self.tensor.is_meta:
             return True
-        return bool(torch.isfinite(torch.stack(torch.aminmax(self.tensor.detach()))).all())
+        return bool(torch.isfinite(torch.stack(torch.aminmax(widened(self.tensor.detach())))).all())
 
     @property
     def match(self) -> Match:
@@ -339,7 +341,9 @@ def _reads_signs(graph: Graph) -> bool:
 
 def has_negative_zeros(tensor: Any) -> bool:
     """Whether a tensor holds -0.0."""
-    return bool(tensor.is_floating_point() and ((tensor == 0) & tensor.signbit()).any())
+    from mugraph.frontend.torch_casts import widened  # which imports PyTorch, as whoever has a tensor has
+
+    return bool(tensor.is_floating_point() and ((tensor == 0) & widened(tensor).signbit()).any())
 
 
 def classes_of_equal(left: Sequence[Captured], right: Sequence[Captured]) -> list[tuple[list[Captured], list[Captured]]]:

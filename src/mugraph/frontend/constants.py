@@ -22,7 +22,7 @@ from torch import fx
 from mugraph.frontend.aten import Rule
 from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row
 from mugraph.frontend.conversion import CHECKS, ROW
-from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of
+from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, widened
 
 _LARGEST = 1 << 26
 """Elements of a constant that is kept."""
@@ -88,7 +88,7 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are of one type and hold the same numbers, 0.0 and -0.0 being two."""
     if one.dtype is not other.dtype or not torch.equal(one, other):
         return False
-    return not one.dtype.is_floating_point or torch.equal(one.signbit(), other.signbit())
+    return not one.dtype.is_floating_point or torch.equal(widened(one).signbit(), widened(other).signbit())
 
 
 def _computed(graph: fx.Graph) -> dict[fx.Node, torch.Tensor]:
@@ -180,7 +180,7 @@ def _number_or_node(side: Any, values: Mapping[fx.Node, torch.Tensor]) -> fx.Nod
         return side
     if value.numel() and bool((value == value.reshape(-1)[0]).all()):
         return float(value.reshape(-1)[0])
-    return side if bool(value.isfinite().all()) else None
+    return side if bool(widened(value).isfinite().all()) else None
 
 
 def _part(node: fx.Node, side: fx.Node | float, kept: torch.Tensor, added: _Placeholders) -> fx.Node | None:

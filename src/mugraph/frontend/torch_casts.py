@@ -65,6 +65,11 @@ def tensor_of(node: fx.Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that PyTorch's operators take: numbers of fp8, which few of them do, in fp32."""
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
+
+
 def computes_stored(node: fx.Node) -> DType | None:
     """The type, one that programs only store, that a call computes numbers of: more than to move such or to take bits of them.
 

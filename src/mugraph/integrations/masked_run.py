@@ -21,6 +21,7 @@ from mugraph.frontend.masked_axis import MaskedGraph
 from mugraph.frontend.masked_parts import MaskedPart
 from mugraph.frontend.splice import laid_out
 from mugraph.frontend.symbolic_axis import symbols_of
+from mugraph.frontend.torch_casts import widened
 from mugraph.integrations.background import Later, Turn
 from mugraph.runtime.benchmarking import quickest
 from mugraph.sizes.capacities import AtCapacity
@@ -162,7 +163,7 @@ class MaskedRun:
 
 
 def _random_like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.empty_like(tensor).normal_(generator=generator)
+    return torch.empty_like(widened(tensor)).normal_(generator=generator).to(tensor.dtype)
 
 
 def _ignores_other_slots(runner: AtCapacity, looked_at: Mapping[int, Sequence[torch.Tensor]]) -> bool:

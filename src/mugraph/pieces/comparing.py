@@ -27,7 +27,7 @@ from mugraph.frontend.partition import unknown_mask
 from mugraph.frontend.pytree import FunctionCalling, places_of_tensors, same_value
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.returned import Structure, difference, structure_from
-from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, note_roundings, tensor_of
+from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, note_roundings, tensor_of, widened
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.readings import readings
 from mugraph.support.deadline import Deadline
@@ -288,7 +288,8 @@ class _Comparison:
             bound = [(side, own[each.input]) for side, own, some in zip(self.sides, nodes, members, strict=True) for each in some]
             variable = self._bind(bound)
             tensor = next(each.tensor for some in members for each in some)
-            exact = tensor.dtype in DTYPES and bool(tensor.isfinite().all()) and not (signs_count and has_negative_zeros(tensor))
+            finite = tensor.dtype in DTYPES and bool(widened(tensor).isfinite().all())
+            exact = finite and not (signs_count and has_negative_zeros(tensor))
             if exact and not all(members):
                 self.known[variable] = tensor
 

@@ -28,7 +28,7 @@ from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.splice import STEP, Step
-from mugraph.frontend.torch_casts import name_of
+from mugraph.frontend.torch_casts import name_of, widened
 from mugraph.frontend.torch_trace import RecordedCall
 from mugraph.pieces.data import CutGraph
 from mugraph.pieces.partitioned import Partitioned, with_report
@@ -171,7 +171,8 @@ def difference(result: Callable[..., Any], fn: Callable[..., Any], args: Sequenc
 def _tolerance(tensor: torch.Tensor) -> float:
     if not tensor.is_floating_point() and not tensor.is_complex():
         return 0.0
-    finite = tensor.abs()[tensor.isfinite()]
+    numbers = widened(tensor).abs()
+    finite = numbers[numbers.isfinite()]
     largest = float(finite.max()) if finite.numel() else 0.0
     return math.sqrt(torch.finfo(tensor.dtype).eps) * largest
 

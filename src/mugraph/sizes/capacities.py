@@ -128,7 +128,7 @@ class _Kept:
 
     @classmethod
     def of(cls, given: torch.Tensor, dim: int, slots: int, behind: float) -> _Kept:
-        number = behind if given.is_floating_point() else 0
+        number = torch.tensor(behind).to(given.dtype).item() if given.is_floating_point() else 0  # e4m3fn has no infinities
         shape = (*given.shape[:dim], slots, *given.shape[dim + 1 :])
         with torch.inference_mode(False):  # what is made in it cannot be written to outside
             return cls(torch.full(shape, number, dtype=given.dtype, device=given.device), dim, number)

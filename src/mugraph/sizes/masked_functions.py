@@ -28,6 +28,7 @@ from mugraph.frontend.graph_passes import concrete
 from mugraph.frontend.masked_axis import MaskedGraph, Place, masked
 from mugraph.frontend.pytree import Traced
 from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.frontend.torch_casts import widened
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity
@@ -214,7 +215,8 @@ def _check_values(found: MaskedFunction) -> None:
     whole = trace(found.at_capacity(capacity), runner.arguments(capacity, found.resized(capacity)))
     for size in found.sizes:
         with torch.random.fork_rng():  # so that the random numbers of others stay what they are
-            inputs = [torch.randn_like(each) if each.is_floating_point() else each for each in found.resized(size)]
+            sized = found.resized(size)
+            inputs = [torch.randn_like(widened(each)).to(each.dtype) if each.is_floating_point() else each for each in sized]
         plain = trace(concrete(found.original, inputs), inputs)
         for given in (inputs, [each.abs() if each.is_floating_point() else each for each in inputs]):
             wanted = _values(plain, given)
