@@ -115,6 +115,10 @@ class LoadedKernel:
             self._alone = Launches([(self, range(len(addresses)))]).call
         self._alone(*addresses)
 
+    def make_current(self) -> None:
+        """Make its context that of this thread: in one that has used the GPU for nothing yet, none is current."""
+        _done(_driver().cuCtxSetCurrent(self.context), self.what, "making its context current")
+
 
 class Launches:
     """Kernels on one GPU, one after another: each takes some of the device addresses that `call` is given.
@@ -162,7 +166,7 @@ class Launches:
         start = ctypes.addressof(values)
         launches, tables, maps = [], [], []
         for kernel, operands in zip(self._kernels, self._operands, strict=True):
-            own = [EncodedMap(matrix, operands[number], kernel.what) for number, matrix in kernel.shape.maps]
+            own = [EncodedMap(matrix, operands[number], kernel) for number, matrix in kernel.shape.maps]
             pointers = [start + _POINTER * place for place in operands]
             pointers += [each.place for each in own] + [start + _POINTER * self._count] * kernel.scratch
             table = (ctypes.c_void_p * len(pointers))(*pointers)
@@ -173,10 +177,10 @@ class Launches:
         return _Prepared(_writing_maps(write, maps) if maps else write, tuple(launches), tables)
 
     def _again(self, error: Any, number: int, arguments: tuple[Any, ...]) -> None:
-        """Launch where the driver did not: in a thread that has used the GPU for nothing yet, no context is current."""
+        """Launch where the driver did not."""
         driver, kernel = _driver(), self._kernels[number]
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-            _done(driver.cuCtxSetCurrent(kernel.context), kernel.what, "making its context current")
+            kernel.make_current()
             (error,) = driver.cuLaunchKernelEx(*arguments)
         _done((error,), kernel.what, "launching it")
 
@@ -195,8 +199,8 @@ class _Prepared(NamedTuple):
 class EncodedMap:
     """A tensor map as a kernel takes it, encoded for the address of its operand; `place` is where its 128 bytes lie."""
 
-    def __init__(self, matrix: TensorMap, operand: int, what: str) -> None:
-        self._matrix, self._operand, self._what = matrix, operand, what
+    def __init__(self, matrix: TensorMap, operand: int, kernel: LoadedKernel) -> None:
+        self._matrix, self._operand, self._kernel = matrix, operand, kernel
         self._memory, self.place = _aligned_map()
         self._address = 0
 
@@ -204,7 +208,7 @@ class EncodedMap:
         """Make it that of the operand's address among those of a call; raises LaunchFailed where the driver cannot encode it."""
         address = addresses[self._operand]
         if address != self._address:
-            ctypes.memmove(self.place, _encoded(self._matrix, address, self._what), _MAP_BYTES)
+            ctypes.memmove(self.place, _encoded(self._matrix, address, self._kernel), _MAP_BYTES)
             self._address = address
 
 
@@ -220,12 +224,16 @@ def _writing_maps(write: Callable[..., None], maps: Sequence[EncodedMap]) -> Cal
 
 
 @lru_cache(maxsize=_KEPT_MAPS)
-def _encoded(matrix: TensorMap, address: int, what: str) -> bytes:
-    """The tensor map of a matrix at an address, as the driver encodes it; it is no part of any device."""
+def _encoded(matrix: TensorMap, address: int, kernel: LoadedKernel) -> bytes:
+    """The tensor map of a matrix at an address, as the driver encodes it; it is no part of any device.
+
+    Where the driver asks for a context, which it does not say, it is given the kernel's.
+    """
     driver, (tall, wide) = _driver(), matrix.box
     kinds = {DType.FP16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", DType.BF16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"}
     _memory, place = _aligned_map()
-    error = _encode_tiled()(
+    encode = partial(
+        _encode_tiled(),
         place,
         getattr(driver.CUtensorMapDataType, kinds[matrix.dtype]),
         2,
@@ -239,7 +247,11 @@ def _encoded(matrix: TensorMap, address: int, what: str) -> bytes:
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
-    _done((driver.CUresult(error),), what, f"encoding a tensor map of {matrix.buffer}")
+    error = encode()
+    if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
+        kernel.make_current()
+        error = encode()
+    _done((driver.CUresult(error),), kernel.what, f"encoding a tensor map of {matrix.buffer}")
     return ctypes.string_at(place, _MAP_BYTES)
 
 

@@ -428,6 +428,18 @@ def test_what_cannot_be_encoded_names_the_kernel(offset: int) -> None:
     assert launch.maps[0][0] == aligned
 
 
+def test_maps_are_encoded_where_no_context_is_current() -> None:
+    executable = built("boxes", FOLDER)
+    x, w = (on(0, torch.randn(shape).half()) for shape in ((16, 512), (512, 256)))
+    DRIVER.stub_operands(3)
+    fail("cuTensorMapEncodeTiled", 201)
+    executable(x, w)
+    fail("cuTensorMapEncodeTiled", 201, times=2)
+    with pytest.raises(LaunchFailed, match="encoding a tensor map"):
+        executable(x, on(0, torch.randn(512, 256).half()))
+    assert len(launches()) == 1
+
+
 def test_the_first_call_may_be_captured() -> None:
     copy_rows()
     x, graph = on(1, rows()), torch_side.Graph()
