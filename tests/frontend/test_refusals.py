@@ -113,6 +113,7 @@ def test_a_module_with_an_integer_buffer() -> None:
     [
         (torch.arange(4).short(), "argument x has dtype torch.int16; use float16"),
         (torch.ones(4, dtype=torch.complex64), "argument x has dtype torch.complex64"),
+        (torch.ones(4).to(torch.float8_e5m2fnuz), "has dtype torch.float8_e5m2fnuz; use .* float8_e4m3fn or float8_e5m2$"),
         (torch.ones(4, 0), r"argument x has shape \[4, 0\] without elements"),
         (torch.ones(4, 4).to_sparse(), "argument x is torch.sparse_coo; use a dense tensor"),
         (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "argument x is a nested tensor; use"),

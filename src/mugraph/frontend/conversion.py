@@ -89,12 +89,8 @@ def _dtype(node: torch.fx.Node) -> DType:
         raise UnsupportedOperator(_at(node, "it gives a number that is read from a tensor; keep it in the tensor"))
     dtype = node.meta["val"].dtype
     if dtype not in DTYPES:
-        raise UnsupportedOperator(
-            _at(
-                node,
-                f"it gives a tensor of {dtype}; only floating-point, fp8, boolean, int8 and uint8 tensors are supported",
-            )
-        )
+        known = "floating-point (of fp8: e4m3fn, e5m2), boolean, int8 and uint8 tensors"
+        raise UnsupportedOperator(_at(node, f"it gives a tensor of {dtype}; only {known} are supported"))
     return DTYPES[dtype]
 
 

@@ -103,7 +103,8 @@ def _check_place(what: str, tensor: torch.Tensor) -> None:
 
 def _check_numbers(what: str, tensor: torch.Tensor) -> None:
     if tensor.dtype not in DTYPES | INTEGERS:
-        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use float16, bfloat16, float32, float64, bool, int8, uint8 or fp8")
+        known = "float16, bfloat16, float32, float64, bool, int8, uint8, float8_e4m3fn or float8_e5m2"
+        raise InvalidInput(f"{what} has dtype {tensor.dtype}; use {known}")
     if tensor.numel() == 0:
         raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")
 
