@@ -198,6 +198,16 @@ def test_lengths_and_layouts_of_earlier_calls_are_recognized() -> None:
         growing(q, k, v[:, :8], held)
 
 
+def test_axes_that_are_not_contiguous_are_not_recognized_by_calls_with_one_element() -> None:
+    growing = GrowingKernels(build(product([])), {0: Axis(1, 0)}, {})
+    weights = torch.randn(64, 96)
+    for length in (1, 2, 9, 64):
+        x = torch.randn(length, 16).t()
+        (made,) = growing(x, weights)
+        torch.testing.assert_close(made, x @ weights[:length], rtol=1e-4, atol=1e-4)
+        assert growing.recognized([x, weights]) is None
+
+
 def test_what_is_not_a_number_is_what_it_is_in_padded_inputs(kernels: tuple[Executable, GrowingKernels, torch.dtype]) -> None:
     executable, growing, dtype = kernels
     for number in (torch.nan, torch.inf, -torch.inf):

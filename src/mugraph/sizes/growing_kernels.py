@@ -135,7 +135,7 @@ class GrowingKernels:
             )
         if given.dtype is not TORCH_DTYPES[tensor.dtype] or given.device.type != "cpu" or given.layout is not torch.strided:
             raise InvalidInput(f"a tensor is {given.dtype} on {given.device}; this muGraph was built for {tensor.dtype} on cpu")
-        contiguous = given.stride()[-1] == 1 or given.shape[-1] == 1
+        contiguous = given.stride()[-1] == 1 or shape[-1] == 1  # of one element of an axis later calls may have more
         if contiguous and not given.is_neg() and not given._is_zerotensor():
             return given
         return given.clone(memory_format=torch.contiguous_format).resolve_neg()
