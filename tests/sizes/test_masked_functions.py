@@ -52,6 +52,16 @@ def test_calls_are_put_into_the_graph_and_taken_out(found: MaskedFunction) -> No
         torch.testing.assert_close(found.unflatten(runner(size, inputs)), decode(q, k, v, new))
 
 
+def test_results_that_are_the_same_of_one_element_are_compared_one_by_one() -> None:
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.mean(0), (x * x).sum(0), x.amax(0)
+
+    found = made(both, torch.randn(ROWS, 8))
+    for size in (1, 4):
+        x = torch.randn(size, 8)
+        torch.testing.assert_close(found.unflatten(found.runner(9)(size, [x])), both(x))
+
+
 def test_what_a_function_brings_along_is_read_as_it_is_then() -> None:
     weight = torch.randn(8)
     scaled = made(lambda x: (x * weight).sum(0), torch.randn(ROWS, 8))

@@ -228,7 +228,8 @@ def _check_values(found: MaskedFunction) -> None:
 
 
 def _values(traced: Traced, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """The outputs of a program in float64."""
+    """What a program returns, in float64: one output of it may stand for several, as all of one element's are it itself."""
     arrays = [np.asarray(tensor.double().numpy()) for tensor in traced.flatten(tensors, {})]
     with np.errstate(all="ignore"):
-        return evaluate(traced.graph, arrays, FloatArithmetic())
+        outputs = [torch.from_numpy(np.array(output)) for output in evaluate(traced.graph, arrays, FloatArithmetic())]
+    return [tensor.double().numpy() for tensor in tree_flatten(traced.unflatten(outputs))[0]]
