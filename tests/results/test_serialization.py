@@ -22,6 +22,7 @@ from mugraph.checker import Rejected, check_folder
 from mugraph.checker.saved_files import graph_digest
 from mugraph.cli import main
 from mugraph.errors import InvalidInput, MugraphError, StorageError, UntrustedSources
+from mugraph.results.coverage import of_program
 from mugraph.results.places import MANIFEST
 from mugraph.results.proof_bindings import PLACEMENT
 from mugraph.targets.cpu import Vectors
@@ -48,6 +49,17 @@ def saved(opt: mugraph.Superoptimized, tmp_path: Path) -> Path:
 
 def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_another_candidate_as_the_best_one_is_the_first_of_all(opt: mugraph.Superoptimized, tmp_path: Path) -> None:
+    last = opt.candidates[-1]
+    assert last.graph != opt.graph
+    other = opt.with_best(last)
+    assert other.best is other.candidates[0] is last
+    assert {*map(id, other.candidates)} == {*map(id, opt.candidates)}
+    assert other.report.coverage == of_program(opt.program, last.graph)
+    torch.testing.assert_close(other(*TENSORS), opt(*TENSORS))
+    assert mugraph.load(other.save(tmp_path / "other")).graph == last.graph
 
 
 def test_round_trip(opt: mugraph.Superoptimized, saved: Path) -> None:

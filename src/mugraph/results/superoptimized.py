@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from mugraph.results.coverage import of_program
 from mugraph.results.cuda_graphs import Graphed
 from mugraph.results.data import Candidate, Result
 from mugraph.results.serialization import read, save
@@ -28,9 +29,11 @@ class Superoptimized(Result):
 
     def with_best(self, candidate: Candidate) -> Superoptimized:
         """The result with another of its `candidates` as the best one, compiled; what was measured of whole calls is left out."""
-        executable, report = Executable(candidate.graph, self.executable.machine), replace(self.report, comparison=None)
+        others = (each for each in self.candidates if each is not candidate)
+        executable, coverage = Executable(candidate.graph, self.executable.machine), of_program(self.program, candidate.graph)
+        report = replace(self.report, comparison=None, coverage=coverage)
         return Superoptimized(
-            self.program, candidate, self.candidates, report, executable, self.calling, self.target, self.origin
+            self.program, candidate, (candidate, *others), report, executable, self.calling, self.target, self.origin
         )
 
     def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
