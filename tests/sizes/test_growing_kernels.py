@@ -371,6 +371,9 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     for keys, values in ((k, k[:, :8]), (k[:, :0], k[:, :0]), (k[1:], k[1:]), (torch.randn(HEADS, CAPACITY + 1, WIDTH),) * 2):
         with pytest.raises(ShapeMismatch):
             growing(q, keys, values, held)
+    one_more = GrowingKernels(build(masked_attention()), {number: Axis(1, 1) for number in AXES}, {3: HeldSlots(None, 1)})
+    with pytest.raises(ShapeMismatch):
+        one_more(q, k[:, :1], k[:, :1], held)  # of length 0
     with pytest.raises(InvalidInput, match="bfloat16"):
         growing(q, k.bfloat16(), k.bfloat16(), held)
     with pytest.raises(InvalidInput, match="expected 4 inputs"):

@@ -129,7 +129,7 @@ class GrowingKernels:
     def _readable(self, given: torch.Tensor, tensor: Tensor, axis: Axis, length: int) -> torch.Tensor:
         """A shorter `tensor` as kernels read it: itself, or a copy."""
         size, shape = length + axis.more, tensor.shape
-        if given.shape != (*shape[: axis.dim], size, *shape[axis.dim + 1 :]) or not 0 < size <= shape[axis.dim]:
+        if given.shape != (*shape[: axis.dim], size, *shape[axis.dim + 1 :]) or length <= 0 or size > shape[axis.dim]:
             raise ShapeMismatch(
                 f"a tensor of {list(given.shape)} is none of {list(shape)} with {size} along dimension {axis.dim}"
             )
