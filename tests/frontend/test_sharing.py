@@ -66,6 +66,20 @@ def test_a_change_of_one_result_shows_in_those_that_share_its_memory(fn: Functio
         assert [result.stride() for result in ours] == [result.stride() for result in wanted]
 
 
+def test_a_change_of_a_view_of_an_argument_shows_in_it_though_a_program_reads_the_view() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        turned = x.t()
+        return turned, (turned * 2).exp().sum(1) @ w
+
+    inputs = (torch.randn(4, 32), torch.randn(32, 64))
+    module = with_views_of_results(recorded(fn, *inputs))
+    (piece,) = (found := partition(module.graph)).pieces
+    assert all(viewed(node) is None for node in piece.outputs)
+    results = spliced(module, found, {piece: build(piece.program)})(*inputs)
+    results[0].mul_(2.0)
+    torch.testing.assert_close(inputs[0].t(), results[0], rtol=0, atol=0)
+
+
 def test_results_with_memory_of_their_own_change_nothing() -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         product = x @ w

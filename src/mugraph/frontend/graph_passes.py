@@ -3,9 +3,9 @@
 `concrete` makes of a graph with symbolic sizes the one it is at sizes that are known. `ready_to_cut` applies all others:
 `without_empty_parts` leaves out what concatenations have nothing of, `with_padding_in_convolutions` zeros around images,
 `without_copies` copies of which nobody can tell; `with_masks_of_numbers` makes attention's boolean masks numbers;
-`with_views_of_results` makes results that share memory views, which nothing else reads, of one tensor; `with_slices` makes each
-part of a tensor that is split a call of its own; `with_arrangements` makes concatenations of equal blocks of one tensor calls of
-`mugraph.frontend.permuted_blocks`.
+`with_views_of_results` makes results that share memory views, which nothing else reads, of one tensor or input; `with_slices`
+makes each part of a tensor that is split a call of its own; `with_arrangements` makes concatenations of equal blocks of one
+tensor calls of `mugraph.frontend.permuted_blocks`.
 """
 
 from __future__ import annotations
@@ -105,12 +105,14 @@ def _symbols(tensor: torch.Tensor) -> Iterator[str]:
 
 
 def with_views_of_results(module: fx.GraphModule) -> fx.GraphModule:
-    """A graph of ATen calls in which results that share memory are made by calls of their own from what they are views of."""
+    """A graph of ATen calls in which results that share memory, also with its inputs, are made by calls of their own from what
+    they are views of."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     results = list(dict.fromkeys(output.all_input_nodes))
     owners = {node: owner_of(node) for node in results}
     count = Counter(owners.values())
-    views = [node for node in results if owners[node] is not node and count[owners[node]] > 1]
+    shared = {owner for owner in count if count[owner] > 1 or owner.op != "call_function"}
+    views = [node for node in results if owners[node] is not node and owners[node] in shared]
     if not views:
         return module
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
