@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.partition import Partition, Piece, partition
-from mugraph.frontend.splice import nodes_of, spliced
+from mugraph.frontend.splice import can_run, nodes_of, spliced
 from mugraph.ir.graph import Graph
 from mugraph.pieces.joined_pieces import Joiner
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions, PieceOutcome
@@ -172,6 +172,25 @@ def test_a_piece_that_lost_may_be_part_of_a_larger_one() -> None:
     assert len(piece.nodes) == 4
     assert more[piece].runs
     assert joined.left == ()
+
+
+def test_a_piece_that_lost_and_lies_around_what_is_joined_can_be_tried_again_only_if_the_graph_still_runs() -> None:
+    def around(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, c: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        narrow, product = x @ w, torch.i0(a) @ c
+        return [(narrow.t() @ v) * product, torch.relu(narrow @ product * 2)]
+
+    class Through(Decided):
+        def _tried(self, piece: Piece, *args: Any, **kwargs: Any) -> PieceOutcome:
+            found = [node.name for node in piece.nodes] == ["mm", "mm_3", "mul_1", "relu"]
+            return super()._tried(piece, *args, **kwargs) if found else PieceOutcome(None, "no time")
+
+    sizes = (512, 512), (512, 8), (8, 16), (16, 1024), (512, 1024)
+    module = recorded(around, *(torch.randn(size) / 8 for size in sizes))
+    whole = partition(module.graph)
+    lost = {piece: PieceOutcome(None, "no time") for piece in whole.pieces}
+    joined, outcomes = Joiner(module.graph, Through(WON)).joined(whole, lost, {}, Deadline(60.0))
+    assert [len(piece.nodes) for piece in joined.pieces if outcomes[piece].runs] == [4]
+    assert can_run(module.graph, joined)
 
 
 def test_what_pytorch_runs_between_two_steps_keeps_them_apart() -> None:

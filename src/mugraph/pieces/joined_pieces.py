@@ -16,7 +16,7 @@ from mugraph.devices import device_for
 from mugraph.errors import MugraphError
 from mugraph.frontend.library import LibraryKernel
 from mugraph.frontend.partition import Left, Partition, Piece, piece_of
-from mugraph.frontend.splice import Step, as_torch, nodes_of, spliced
+from mugraph.frontend.splice import Step, as_torch, can_run, nodes_of, spliced
 from mugraph.frontend.torch_casts import draws_random_numbers
 from mugraph.ir.graph import Graph
 from mugraph.ir.parts import objection
@@ -82,10 +82,14 @@ class Joiner:
             as_long = max(deadline.elapsed, _LEAST)
             seconds = deadline.share(_PART)
             made = self._searched([*proposed], graphs, Deadline(as_long if seconds is None else min(seconds, as_long)))
-            lost = {piece: self._objection(piece, made[piece], proposed[piece], outcomes) for piece in proposed}
-            won = [piece for piece, why in lost.items() if not why]
-            self._refuse({piece: why for piece, why in lost.items() if why})
+            whys = {piece: self._objection(piece, made[piece], proposed[piece], outcomes) for piece in proposed}
+            won = [piece for piece, why in whys.items() if not why]
+            self._refuse({piece: why for piece, why in whys.items() if why})
             whole = _without_lost(whole, outcomes, {node for piece in won for node in piece.nodes}).with_joined(won)
+            lost = [piece for piece in whole.pieces if piece in outcomes and not outcomes[piece].runs]
+            while not can_run(self.graph, whole):  # what lost for now waits for what was joined around it
+                piece = lost.pop()
+                whole = whole.without([piece], outcomes[piece].reason)
             outcomes = {**outcomes, **{piece: made[piece] for piece in won}}
         return whole, outcomes
 
