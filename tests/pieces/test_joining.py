@@ -139,6 +139,17 @@ def test_rows_that_no_block_holds_are_stored() -> None:
     assert together >= 0.99 * apart
 
 
+def test_what_calls_take_does_not_depend_on_the_order_in_which_a_set_has_them() -> None:
+    def products(x: torch.Tensor, narrow: torch.Tensor, wide: torch.Tensor) -> list[torch.Tensor]:
+        return [x @ wide, x @ wide, x @ narrow]
+
+    with torch.no_grad():
+        graph = make_fx(products, tracing_mode="fake")(torch.empty(1, 512), torch.empty(512, 640), torch.empty(512, 777)).graph
+    cost = PredictedCost(DEVICE, partition(graph).traits)
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    assert len({cost.of_calls(order) for order in itertools.permutations(calls)}) == 1
+
+
 def test_of_a_table_only_what_is_looked_up_is_read() -> None:
     def looked_up(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.embedding(ids, table).exp() * 2

@@ -44,8 +44,8 @@ class PredictedCost:
         return min(apart, self._in_one_kernel(nodes, vanishing, whole_rows))
 
     def of_calls(self, nodes: Iterable[fx.Node]) -> float:
-        """Seconds of calls that PyTorch makes one by one."""
-        return sum(map(self._of_call, nodes))
+        """Seconds of calls that PyTorch makes one by one, the same in whatever order they come."""
+        return math.fsum(map(self._of_call, nodes))
 
     def _of_call(self, node: fx.Node) -> float:
         moved, contractions = bytes_of_call(node), self.traits[node].contractions if node in self.traits else ()
