@@ -120,6 +120,22 @@ def test_what_rules_cut_is_searched_where_nothing_comes_of_that() -> None:
     assert sorted(optimizer.asked) == [2, 2, 4], "once"
 
 
+def test_those_whose_time_ran_out_come_before_what_may_be_faster() -> None:
+    class OutOfTime(PieceOutcome):
+        @property
+        def ran_out(self) -> bool:
+            return True
+
+    class Late(Decided):
+        def _tried(self, piece: Piece, *args: Any, **kwargs: Any) -> PieceOutcome:
+            self.asked.append(len(piece.nodes))
+            return OutOfTime(None, "no time")
+
+    optimizer = Late(WON)
+    assert planned(optimizer).partition.pieces == ()
+    assert optimizer.asked[:5] == [2, 2, 2, 2, 4], "one of them with more of its part, and with all that is left"
+
+
 def test_what_was_joined_stays_while_the_rest_is_cut_again() -> None:
     def beside(x: torch.Tensor, w: torch.Tensor, q: torch.Tensor, keys: torch.Tensor) -> list[torch.Tensor]:
         normal = q * torch.rsqrt((q * q).sum(-1, keepdim=True) + 1)

@@ -174,8 +174,10 @@ def plans(
         else:
             whole = cutter.cut((*images, *layers), tangled)
             outcomes = optimizer.outcomes(whole.pieces, known, as_cut)
+    if joins:  # those whose time ran out come before what may be faster
+        outcomes = optimizer.outcomes(whole.pieces, known, deadline)
     whole, decided = joiner.joined(whole, dict(zip(whole.pieces, outcomes, strict=True)), known, deadline)
-    if joins:  # what is left is for those whose time ran out
+    if joins:  # and what is left is for them, too
         decided = dict(zip(whole.pieces, optimizer.outcomes(whole.pieces, known, deadline), strict=True))
     laid_out = (_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole))
     made = [_with_layers_of_lost(plan, device, optimizer, deadline) for plan in laid_out]
