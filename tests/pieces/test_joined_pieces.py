@@ -178,6 +178,24 @@ def test_that_a_larger_program_cannot_be_optimized_is_no_error(monkeypatch: pyte
     assert operators(planned(optimizer)) == [{"mm", "div"}, {"sum", "mul"}]
 
 
+def test_a_larger_program_that_cannot_be_optimized_takes_no_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    def two(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        return [summed(x, w), (y @ v / 3).amax(1, keepdim=True) * 1.5]
+
+    optimizer = Decided(WON)
+    outcomes = optimizer.outcomes
+
+    def strict(pieces: list[Piece], *args: Any, **kwargs: Any) -> list[PieceOutcome]:
+        if any({"mm", "amax"} <= {str(node.target).split(".")[1] for node in piece.nodes} for piece in pieces):
+            raise UnsupportedOperator("of all together")
+        return outcomes(pieces, *args, **kwargs)
+
+    monkeypatch.setattr(optimizer, "outcomes", strict)
+    found = operators(planned(optimizer, two, (*INPUTS, torch.randn(8, 64), torch.randn(64, 48))))
+    assert {"mm", "div", "sum", "mul"} in found
+    assert {"amax", "mul"} in found
+
+
 def test_a_piece_that_lost_may_be_part_of_a_larger_one() -> None:
     optimizer = Decided(WON)
     module = recorded(summed, *INPUTS)

@@ -129,8 +129,12 @@ class Joiner:
         try:
             return dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline, once=True), strict=True))
         except Exception as error:
-            _log.debug("larger programs are not tried", exc_info=True)
-            return dict.fromkeys(pieces, PieceOutcome(None, f"{type(error).__name__}: {error}"))
+            if len(pieces) <= 1:
+                _log.debug("a larger program is not tried", exc_info=True)
+                return dict.fromkeys(pieces, PieceOutcome(None, f"{type(error).__name__}: {error}"))
+            until = Deadline(deadline.share(0.5))  # one that fails is no reason to lose the others
+            half = len(pieces) // 2
+            return self._searched(pieces[:half], graphs, until) | self._searched(pieces[half:], graphs, deadline)
 
     def _objection(self, piece: Piece, outcome: PieceOutcome, steps: tuple[Step, ...], outcomes: Outcomes) -> str:
         """Why a piece does not replace steps; "" where its kernels beat these."""
