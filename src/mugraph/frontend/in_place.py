@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from mugraph.frontend.pytree import lies_alike
 from mugraph.frontend.torch_casts import tensor_of
 
 aten = torch.ops.aten
@@ -54,9 +55,14 @@ def ways_in_place(graph: fx.Graph, written: Mapping[fx.Node, fx.Node]) -> dict[f
 
 
 def _can_be_written(target: fx.Node, value: fx.Node, readers: Collection[fx.Node]) -> bool:
-    """Whether a placeholder is read by the call that gives its value afterwards alone, as what this puts a part into."""
+    """Whether a placeholder is read by the call that gives its value afterwards alone, as what this puts a part into.
+
+    The value must lie as its readers were recorded with it, which the functional call of some operators does not leave as it was.
+    """
     if value.target not in IN_PLACE or value.args[0] is not target or target.op != "placeholder":
         return False
     alone = set(readers) == {value} and value.all_input_nodes.count(target) == 1
     before, after = tensor_of(target), tensor_of(value)
-    return alone and before is not None and after is not None and before.dtype is after.dtype
+    if not alone or before is None or after is None:
+        return False
+    return before.dtype is after.dtype and lies_alike(before, after.stride())
