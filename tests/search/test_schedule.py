@@ -22,6 +22,8 @@ from .programs import attention, gated_mlp, rmsnorm
 CPU = device_for("cpu")
 SMALL = dataclasses.replace(CPU, shared_memory_bytes=2048)
 """A device with so little shared memory that most schedules do not fit."""
+LEAVING = dataclasses.replace(CPU, multiprocessors=2, last_level_bytes=2048)
+"""A device on which most of what blocks read again comes from memory again."""
 
 VARIANTS = 3
 
@@ -63,7 +65,7 @@ def expected(entry: Entry, costs: tuple[SketchCost, ...], scheduler: Scheduler) 
 
 CASES = pytest.mark.parametrize(
     ("make", "device"),
-    [(make, device) for make in (rmsnorm, gated_mlp, lambda: attention(4, 32, 8)) for device in (CPU, SMALL)],
+    [(make, device) for make in (rmsnorm, gated_mlp, lambda: attention(4, 32, 8)) for device in (CPU, SMALL, LEAVING)],
 )
 
 
