@@ -8,7 +8,7 @@ rounds in random order, one thread each. Times are medians of processor time, wh
 `correlation` is Spearman's, of predicted and measured times of the candidates of a case; `regret`, how much slower than the
 fastest candidate the first predicted one is; `library_error` the median of measured over predicted for candidates with a
 library's product, over that of the others: 1 where the two kinds are predicted alike. Points are kept with their muGraphs, so
-that a later version can say what it predicts of them. Records go to `benchmarks/results/cpu-order.json`.
+that a later version can say what it predicts of them. Records go to `benchmarks/results/cpu-order.json`, which `--again` reads.
 """
 
 from __future__ import annotations
@@ -134,12 +134,13 @@ def again(record: Record) -> Record:
 def summary(found: Sequence[Record]) -> dict[str, Any]:
     """The figures of all cases, and their means."""
     known = [entry["correlation"] for entry in found if entry["correlation"] is not None]
+    regrets = [entry["regret"] for entry in found if entry["regret"] is not None]
     apart = [entry["library_error"] for entry in found if entry["library_error"] is not None]
     return {
         "device": device_for("cpu").name,
         "correlation": statistics.fmean(known) if known else None,
-        "regret": statistics.fmean(entry["regret"] for entry in found) if found else None,
-        "within_10_percent": sum(entry["regret"] <= 0.1 for entry in found),
+        "regret": statistics.fmean(regrets) if regrets else None,
+        "within_10_percent": sum(regret <= 0.1 for regret in regrets),
         "cases": len(found),
         "library_error": statistics.median(apart) if apart else None,
     }
@@ -156,7 +157,7 @@ def line(entry: Record) -> str:
     return f"{names}: {', '.join(figures)}; predicted/measured ms (* with a library's product): {' '.join(pairs)}"
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measure the cases that are asked for, or predict those that are kept once more, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="*", default=list(PROGRAMS))
@@ -165,7 +166,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=16, help="candidates of a case")
     parser.add_argument("--again", action="store_true", help="predict kept candidates once more; nothing is timed or written")
     parser.add_argument("--record", type=Path, default=RESULT)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
+    if options.again and not options.record.exists():
+        parser.error(f"no records in {options.record} yet")
     if options.again:
         found = [again(record) for record in json.loads(options.record.read_text(encoding="utf-8"))["records"]]
     else:
