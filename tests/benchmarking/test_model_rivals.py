@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,15 @@ def test_contestants_hold_the_same_weights() -> None:
     assert one.embedding.weight.data_ptr() == other.embedding.weight.data_ptr()
     other.double()
     assert one.embedding.weight.dtype is torch.float32
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_output_that_is_no_number_is_an_error(place: int) -> None:
+    exact = [torch.ones(2, dtype=torch.float64), torch.ones(3, dtype=torch.float64)]
+    given = [each.float() for each in exact]
+    assert error(given, exact) == error(given[:1], exact) == 0.0
+    given[place][-1] = torch.nan
+    assert math.isnan(error(given, exact))
 
 
 def test_the_faster_way_is_taken_and_one_that_fails_is_left_out() -> None:
