@@ -163,27 +163,3 @@ def test_under_torch_compile_arguments_are_changed_alike(function: Callable[...,
     with torch.no_grad():
         options: dict[str, Any] = {"keep": "all", "strict": True}
         both(torch.compile(function, backend="mugraph", options=options), function)
-
-
-def test_what_a_graph_copies_back_is_written_in_place() -> None:
-    def copied_back(cache: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        value = torch.ops.aten.slice_scatter.default(cache, new, 0, 2, 4)
-        result = value + 1
-        torch.ops.aten.copy_.default(cache, value)
-        return (result,)
-
-    graph = torch.fx.experimental.proxy_tensor.make_fx(copied_back)(torch.randn(4, 3), torch.randn(2, 3)).graph
-    ((node, _),) = ways_in_place(graph, {}).items()
-    assert node.target is torch.ops.aten.slice_scatter.default
-
-
-def test_a_tensor_whose_old_value_a_graph_copies_elsewhere_is_not_written() -> None:
-    def kept(cache: torch.Tensor, new: torch.Tensor, old: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        value = torch.ops.aten.slice_scatter.default(cache, new, 0, 2, 4)
-        torch.ops.aten.copy_.default(old, cache)
-        torch.ops.aten.copy_.default(cache, value)
-        return (value + 1,)
-
-    tensors = torch.randn(4, 3), torch.randn(2, 3), torch.randn(4, 3)
-    graph = torch.fx.experimental.proxy_tensor.make_fx(kept)(*tensors).graph
-    assert not ways_in_place(graph, {})

@@ -7,7 +7,7 @@ was there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -43,25 +43,19 @@ IN_PLACE: Mapping[object, InPlace] = {
 def ways_in_place(graph: fx.Graph, written: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, InPlace]:
     """The calls of a functional graph that can be made in place, each with how: called with all arguments.
 
-    `written` has the values of placeholders behind the call; to those come the ones that the graph copies back by itself.
+    `written` has the values of placeholders behind the call.
     """
-    copied = {node.args[0]: node for node in graph.nodes if node.target is aten.copy_.default}
-    values: dict[Any, Any] = {**written, **{target: copy.args[1] for target, copy in copied.items()}}
-    return {
-        value: IN_PLACE[value.target]
-        for target, value in values.items()
-        if isinstance(value, fx.Node) and _can_be_written(target, value, set(target.users) - {copied.get(target)})
-    }
+    return {value: IN_PLACE[value.target] for target, value in written.items() if _can_be_written(target, value)}
 
 
-def _can_be_written(target: fx.Node, value: fx.Node, readers: Collection[fx.Node]) -> bool:
+def _can_be_written(target: fx.Node, value: fx.Node) -> bool:
     """Whether a placeholder is read by the call that gives its value afterwards alone, as what this puts a part into.
 
     The value must lie as its readers were recorded with it, which the functional call of some operators does not leave as it was.
     """
     if value.target not in IN_PLACE or value.args[0] is not target or target.op != "placeholder":
         return False
-    alone = set(readers) == {value} and value.all_input_nodes.count(target) == 1
+    alone = set(target.users) == {value} and value.all_input_nodes.count(target) == 1
     before, after = tensor_of(target), tensor_of(value)
     if not alone or before is None or after is None:
         return False
