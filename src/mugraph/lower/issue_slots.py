@@ -52,5 +52,5 @@ def _issued(kernel: Kernel, product: Matmul, panels: Panels) -> int:
 
 def _warp_copies(product: Matmul, panels: Panels) -> int:
     """Instructions that copy a panel, each 16 bytes for every lane of a warp."""
-    lines = sum(math.prod(place.shape) * product.dtype.bytes for place in places(panels))
-    return -(-lines // (WARP * COPY_BYTES))
+    copied = sum(math.prod(place.shape) for place in places(panels)) * product.dtype.bytes
+    return -(-copied // (WARP * COPY_BYTES))
