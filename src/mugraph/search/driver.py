@@ -8,6 +8,7 @@ docs/theory.md, as far as they touch a program (`left_out`).
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -87,6 +88,8 @@ class Search:
     """Whether factors are taken out of functions before the search."""
     hidden: Hidden = field(default_factory=dict)
     """Where inputs are -inf, by name: costs depend on it."""
+    patience: float = 1.0
+    """Part of the budget after which a search that has found nothing ends."""
 
     def __post_init__(self) -> None:
         self.options = self.space.within(self.options)
@@ -115,6 +118,8 @@ class Search:
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
         self.kernels = self._kernels(min(self.options.closure_seconds, share))
         self.plans = PlanSearch(self.kernels, len(self.input_tensors))
+        if self.budget is not None:
+            self.plans.give_up = self.started + self.patience * self.budget
 
     def _kernels(self, closure_seconds: float) -> KernelSearch:
         """A search for kernels that gives closures so many seconds."""
@@ -192,7 +197,7 @@ class Search:
                 self.kernels.closure_seconds = min(self.options.closure_seconds, _WHOLE_SHARE * seconds)
             else:
                 self.plans.cut_deadline = self._share(len(finer) - number)
-            if self.kernels.now() > self.kernels.deadline:
+            if self.kernels.now() > min(self.kernels.deadline, self.plans.give_up):
                 break
             self._run_tier(tier)
 
@@ -222,6 +227,7 @@ class Search:
     def _found(self, plan: Plan, tier: Tier) -> None:
         self.best.setdefault(plan, plan.seconds)
         if self.report.first_found_seconds is None:
+            self.plans.give_up = math.inf
             self._graph(plan)
             self.report.first_found_seconds = time.perf_counter() - self.started
             self._announce_finer_tiers(tier)

@@ -12,8 +12,8 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mugraph.devices import Device
@@ -227,6 +227,10 @@ _LONGEST_WHOLE = 400
 _WHOLE_SHARE = 0.4
 """Part of a budget for a long program as a whole."""
 
+_PATIENCE, _DIVIDED = 0.5, 10
+"""Part of a budget after which a program of so many operators is divided in the middle, if nothing is found of it as a whole: it
+may need more kernels than cuts have, as where sums over tensors of many shapes meet in one number."""
+
 _STRETCH_SECONDS = 4.0
 """For each segment of a long program, where no budget was given."""
 
@@ -235,6 +239,20 @@ _LEAST_STRETCH_SECONDS = 0.25
 
 _COMBINATIONS = 4
 """Candidates that are put together of the segments': each has as many kernels to be compiled as all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked of a search, but for the program."""
+
+    device: Device
+    budget: float | None
+    progress: Callable[[Progress], None] | None
+    options: Options
+    workers: Workers
+    shelf: Shelf | None
+    space: SearchSpace
+    hidden: Hidden
 
 
 def search(
@@ -260,12 +278,12 @@ def search(
     Raises UnsupportedOperator when no part of the program has an axis form, BudgetExceeded when nothing was found in time, and
     InvalidInput for a space of which nothing can be a muGraph of the program.
     """
-    options, program, hidden = options or Options(), spelled_out(program), hidden or {}
+    asked = _Request(device, budget, progress, options or Options(), workers, shelf, space, hidden or {})
+    program = spelled_out(program)
     space.check(program)
     if (cores := lookups_apart(program, device)) is not None:
-        found = _without_lookups(cores.cores[0], device, budget, progress, options, workers, shelf, space, hidden)
-        return _around(cores, found)
-    return _without_lookups(program, device, budget, progress, options, workers, shelf, space, hidden)
+        return _around(cores, _without_lookups(cores.cores[0], asked))
+    return _without_lookups(program, asked)
 
 
 def lookups_apart(program: Graph, device: Device) -> Cores | None:
@@ -277,22 +295,12 @@ def lookups_apart(program: Graph, device: Device) -> Cores | None:
     return cores_of(program)
 
 
-def _without_lookups(
-    program: Graph,
-    device: Device,
-    budget: float | None,
-    progress: Callable[[Progress], None] | None,
-    options: Options,
-    workers: Workers,
-    shelf: Shelf | None,
-    space: SearchSpace,
-    hidden: Hidden,
-) -> SearchResult:
+def _without_lookups(program: Graph, asked: _Request) -> SearchResult:
     """The search of a program without lookups, as its core where it has parts of tensors."""
     with suppress(UnsupportedOperator):
         if (around := parted(program)) is not None:
-            return _around(around, _search(around.core, device, budget, progress, options, workers, shelf, space, hidden))
-    return _search(program, device, budget, progress, options, workers, shelf, space, hidden)
+            return _around(around, _search(around.core, asked))
+    return _search(program, asked)
 
 
 def _around(parts: Parted | Cores, found: SearchResult) -> SearchResult:
@@ -300,47 +308,49 @@ def _around(parts: Parted | Cores, found: SearchResult) -> SearchResult:
     return replace(found, candidates=[Proposal(parts.around(each.graph), each.cost) for each in found.candidates])
 
 
-def _search(
-    program: Graph,
-    device: Device,
-    budget: float | None,
-    progress: Callable[[Progress], None] | None,
-    options: Options,
-    workers: Workers,
-    shelf: Shelf | None,
-    space: SearchSpace,
-    hidden: Hidden,
-) -> SearchResult:
+def _search(program: Graph, asked: _Request) -> SearchResult:
     """The search of a program without parts of tensors, or with those that its segments keep."""
     operators = len(program.kernels())
-    apart = operators > _SHORT and not space and len(ProgramDivision(program, device).components()) >= _MANY_PARTS
+    apart = operators > _SHORT and not asked.space and len(ProgramDivision(program, asked.device).components()) >= _MANY_PARTS
     if operators <= LONG and not apart:
-        try:
-            return _searched(program, device, budget, progress, options, workers, shelf, space, hidden)
-        except UnsupportedOperator:
-            if operators < 2:
-                raise
-    if space.kernels is not None or space.maps:
+        with suppress(UnsupportedOperator) if operators > 1 else nullcontext():
+            return _whole_or_divided(program, asked)
+    if asked.space.kernels is not None or asked.space.maps:
         raise InvalidInput("kernels and maps cannot be limited here: the program is too long, and is searched in segments")
-    return _LongSearch(program, device, budget, progress, options, workers, shelf, space, apart).run()
+    return _LongSearch(program, asked, whole=not apart).run()
 
 
-def _searched(
-    program: Graph,
-    device: Device,
-    budget: float | None,
-    progress: Callable[[Progress], None] | None,
-    options: Options,
-    workers: Workers,
-    shelf: Shelf | None,
-    space: SearchSpace,
-    hidden: Hidden,
-) -> SearchResult:
+def _whole_or_divided(program: Graph, asked: _Request) -> SearchResult:
+    """The search of a program as a whole or, where that comes to nothing, in shorter segments than the whole."""
+    operators, started = len(program.kernels()), time.perf_counter()
+    if operators < _DIVIDED or asked.space:
+        return _searched(program, asked)
+    with suppress(BudgetExceeded):
+        found = _searched(program, asked, _PATIENCE)
+        if found.candidates or found.report.interrupted:
+            return found
+    return _LongSearch(program, asked, whole=False, longest=operators // 2, started=started).run()
+
+
+def _searched(program: Graph, asked: _Request, patience: float = 1.0) -> SearchResult:
     """The search of a program as it is and, before that, with factors taken out of its functions if there are any."""
 
     def form(seconds: float | None, hoisting: bool) -> Search:
-        return Search(program, device, seconds, progress, options, workers, shelf, space, hoisting, hidden)
+        return Search(
+            program,
+            asked.device,
+            seconds,
+            asked.progress,
+            asked.options,
+            asked.workers,
+            asked.shelf,
+            asked.space,
+            hoisting,
+            asked.hidden,
+            patience,
+        )
 
+    budget = asked.budget
     as_written = form(budget, hoisting=False)
     if not as_written.hoistable:
         return as_written.run()
@@ -366,25 +376,21 @@ class _LongSearch:
     """The search of a program in segments and, unless it is too long for any kernel, as a whole before that."""
 
     program: Graph
-    device: Device
-    budget: float | None
-    progress: Callable[[Progress], None] | None
-    options: Options
-    workers: Workers
-    shelf: Shelf | None
-    space: SearchSpace
-    apart: bool = False
-    """Whether it has many parts that share nothing, which are searched without the whole."""
+    asked: _Request
+    whole: bool = True
+    """Whether it is searched as a whole, too, unless it is too long."""
+    longest: int = LONGEST
+    """Operators of a segment at most."""
+    started: float = field(default_factory=time.perf_counter)
 
     def run(self) -> SearchResult:
         """The best of both; raises what the whole program was refused for where no segment has a kernel either."""
-        self.started = time.perf_counter()
         refused: Exception | None = None
         results: list[SearchResult] = []
-        if not self.apart and len(self.program.kernels()) <= _LONGEST_WHOLE:
+        if self.whole and len(self.program.kernels()) <= _LONGEST_WHOLE:
             try:
-                share = None if self.budget is None else _WHOLE_SHARE * self.budget
-                results.append(self._search(self.program, share, self.workers))
+                share = None if self.asked.budget is None else _WHOLE_SHARE * self.asked.budget
+                results.append(self._search(self.program, share, self.asked.workers))
             except (UnsupportedOperator, UndefinedInField, BudgetExceeded, RecursionError) as error:
                 refused = error
         if not any(result.report.interrupted for result in results):
@@ -397,14 +403,14 @@ class _LongSearch:
         if refused is not None and not isinstance(refused, BudgetExceeded) and not candidates and not report.interrupted:
             raise refused
         report.seconds = time.perf_counter() - self.started
-        if not candidates and self.budget is not None and report.seconds > self.budget:
-            raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
+        if not candidates and self.asked.budget is not None and report.seconds > self.asked.budget:
+            raise BudgetExceeded(f"no muGraph was found within {self.asked.budget:g} s; raise the budget")
         return SearchResult(candidates, report)
 
     def _in_segments(self) -> SearchResult:
         """Candidates of which the first has the best kernels of every segment, the second the second best, and so on."""
-        division = ProgramDivision(self.program, self.device)
-        segments = division.segments()
+        division = ProgramDivision(self.program, self.asked.device)
+        segments = division.segments(self.longest)
         found: dict[Graph, SearchResult] = {}
         most_common = Counter(segment.graph for segment in segments).most_common()
         for position, (graph, _) in enumerate(most_common):
@@ -418,15 +424,15 @@ class _LongSearch:
             for rank in range(min(_COMBINATIONS, max(map(len, ranked)))):
                 chosen = [each[min(rank, len(each) - 1)] for each in ranked]
                 graph = division.in_a_row(segments, [candidate.graph for candidate in chosen])
-                if peak_bytes(graph) <= self.device.device_memory_bytes:
+                if peak_bytes(graph) <= self.asked.device.device_memory_bytes:
                     candidates.setdefault(graph, sum(candidate.cost for candidate in chosen))
         return SearchResult([Proposal(graph, cost) for graph, cost in candidates.items()], report)
 
     def _seconds_of_next(self, left: int) -> float:
         """Seconds for the next of the segments that are left: enough to find something as long as there are as many."""
-        if self.budget is None:
+        if self.asked.budget is None:
             return _STRETCH_SECONDS
-        remaining = max(0.0, (1 - WRITING_SHARE) * self.budget - (time.perf_counter() - self.started))
+        remaining = max(0.0, (1 - WRITING_SHARE) * self.asked.budget - (time.perf_counter() - self.started))
         return min(remaining, max(remaining / left, _LEAST_STRETCH_SECONDS))
 
     def _of_segment(self, graph: Graph, seconds: float) -> SearchResult:
@@ -439,10 +445,10 @@ class _LongSearch:
             return SearchResult([], SearchReport(interrupted=True))
 
     def _search(self, graph: Graph, seconds: float | None, workers: Workers) -> SearchResult:
-        return _searched(graph, self.device, seconds, self.progress, self.options, workers, self.shelf, self.space, {})
+        return _searched(graph, replace(self.asked, budget=seconds, workers=workers, hidden={}))
 
     def _ranked(self, graph: Graph, found: SearchResult | None) -> list[Proposal]:
         """Candidates of a segment, the best first: as the program has it where nothing was found."""
         if found is None or not found.candidates:
-            return [Proposal(graph, predicted_seconds(graph, self.device))]
+            return [Proposal(graph, predicted_seconds(graph, self.asked.device))]
         return found.candidates

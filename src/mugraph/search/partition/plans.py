@@ -101,6 +101,8 @@ class PlanSearch:
     kernels: KernelSearch
     inputs: int
     cut_deadline: float = math.inf
+    give_up: float = math.inf
+    """When the time for several launches is over as well, until something is found."""
     cuts_complete: bool = True
     cuts_tried: int = 0
     cuts_pruned: int = 0
@@ -114,9 +116,14 @@ class PlanSearch:
         self.roofline = Roofline(self.kernels.device, self.kernels.dtype, self.kernels.tensor_of)
 
     @property
+    def cuts_until(self) -> float:
+        """When the time for several launches is over, as far as is known by now."""
+        return min(self.cut_deadline, self.give_up)
+
+    @property
     def late(self) -> bool:
         """Whether the time for several launches is over; if so, not all of them were looked at."""
-        late = self.kernels.now() > self.cut_deadline
+        late = self.kernels.now() > self.cuts_until
         self.cuts_complete = self.cuts_complete and not late
         return late
 
@@ -219,7 +226,7 @@ class PlanSearch:
         A quarter of the time for cuts is for making ready, and another one for listing them.
         """
         now = self.kernels.now()
-        ready_by, listed_by = (now + share * (self.cut_deadline - now) for share in (0.25, 0.5))
+        ready_by, listed_by = (now + share * (self.cuts_until - now) for share in (0.25, 0.5))
 
         def bound() -> float:
             in_time = self.kernels.now() <= listed_by
