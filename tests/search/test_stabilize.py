@@ -13,7 +13,7 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.axes import axis_program
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.ir.program import Program
+from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search import search
 from mugraph.search.closure.context import TinyInputs
 from mugraph.search.closure.safe_softmax import without_neutral_maxima
@@ -132,6 +132,35 @@ def test_both_of_two_nested_exponentials_are_shifted() -> None:
     (kernel,) = candidate.graph.kernels()
     assert kernel.body is not None
     assert [node.op for node in kernel.body.nodes].count("max") == 2
+
+
+def softmaxes_along_both(p: Program, x: ProgramTensor) -> Graph:
+    """A confidence as matching features has it: how likely each row is for its column, and each column for its row."""
+    return finished(p, x.softmax(-1) * x.softmax(-2))
+
+
+def test_softmaxes_along_two_axes_have_an_exponential_each() -> None:
+    """The greatest of all elements keeps one for both in range, but rows of much smaller ones would sum up to nothing."""
+    p = Program()
+    program = softmaxes_along_both(p, p.input("x", (12, 8)))
+    x = random_inputs(program)[0] + 1e4 * np.arange(12).reshape(12, 1) - 1e3 * np.arange(8)
+    (wanted,) = evaluate(program, [x], FloatArithmetic())
+    found = search(program, CPU)
+    assert found.report.segments == 0
+    for graph in [candidate.graph for candidate in found.candidates]:
+        np.testing.assert_allclose(evaluate(graph, [x], FloatArithmetic())[0], wanted, rtol=1e-9)
+
+
+def test_a_program_whose_kernels_would_all_overflow_is_divided() -> None:
+    """Scores along the rows and columns of which softmax is taken, in kernels too small for all of them."""
+    p = Program()
+    q, k = p.input("q", (96, 16)), p.input("k", (80, 16))
+    program = softmaxes_along_both(p, q @ k.transpose(-1, -2))
+    x, y = random_inputs(program)
+    (wanted,) = evaluate(program, [200 * x, y], FloatArithmetic())
+    found = search(program, dataclasses.replace(CPU, shared_memory_bytes=20_000), budget=8)
+    assert found.report.segments > 1
+    np.testing.assert_allclose(evaluate(found.candidates[0].graph, [200 * x, y], FloatArithmetic())[0], wanted, rtol=1e-9)
 
 
 def test_maxima_over_some_axes_that_nobody_reads_are_one() -> None:

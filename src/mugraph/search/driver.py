@@ -70,6 +70,8 @@ class SearchResult:
 
     candidates: list[Proposal]
     report: SearchReport
+    in_range: bool = True
+    """Whether some candidate, as far as can be told, keeps the range of numbers where the program does."""
 
 
 @dataclass
@@ -89,7 +91,7 @@ class Search:
     hidden: Hidden = field(default_factory=dict)
     """Where inputs are -inf, by name: costs depend on it."""
     patience: float = 1.0
-    """Part of the budget after which a search that has found nothing ends."""
+    """Part of the budget after which a search ends that has found nothing that keeps the range of numbers."""
 
     def __post_init__(self) -> None:
         self.options = self.space.within(self.options)
@@ -120,6 +122,8 @@ class Search:
         self.plans = PlanSearch(self.kernels, len(self.input_tensors))
         if self.budget is not None:
             self.plans.give_up = self.started + self.patience * self.budget
+        self.rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
+        self.written = Rehearsal(whole, len(self.input_tensors), {})
 
     def _kernels(self, closure_seconds: float) -> KernelSearch:
         """A search for kernels that gives closures so many seconds."""
@@ -180,7 +184,7 @@ class Search:
         self.report.seconds = time.perf_counter() - self.started
         if not candidates and time.perf_counter() > self.deadline:
             raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
-        return SearchResult(candidates, self.report)
+        return SearchResult(candidates, self.report, any(map(self._in_range, self.best)))
 
     def _run_tiers(self) -> None:
         coarsest, *finer = distinct_tiers(self.axes)
@@ -226,11 +230,15 @@ class Search:
 
     def _found(self, plan: Plan, tier: Tier) -> None:
         self.best.setdefault(plan, plan.seconds)
-        if self.report.first_found_seconds is None:
+        if self.plans.give_up < math.inf and self._in_range(plan):
             self.plans.give_up = math.inf
+        if self.report.first_found_seconds is None:
             self._graph(plan)
             self.report.first_found_seconds = time.perf_counter() - self.started
             self._announce_finer_tiers(tier)
+
+    def _in_range(self, plan: Plan) -> bool:
+        return self.rehearsal.within(plan, self.written.own_errors)
 
     def _announce_finer_tiers(self, tier: Tier) -> None:
         """Work for those who would be idle while this process follows the cuts of the coarsest tier."""
@@ -251,14 +259,13 @@ class Search:
         """The most promising plans as graphs, each graph once; others take the place of what fits neither memory nor space."""
         graphs: dict[Plan, Graph] = {}
         count = self.options.candidates
-        rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
-        refinements = refined(most_promising(self.best, rehearsal.errors, count), rehearsal, self.kernels)
+        refinements = refined(most_promising(self.best, self.rehearsal.errors, count), self.rehearsal, self.kernels)
         left = dict.fromkeys(itertools.chain(self.best, refinements))
         while True:
-            chosen = most_promising(left, rehearsal.errors, count)
+            chosen = most_promising(left, self.rehearsal.errors, count)
             new = [plan for plan in chosen if plan not in graphs]
             if not new:
-                orders = orders_lost([rehearsal.errors(plan) for plan in left])
+                orders = orders_lost([self.rehearsal.errors(plan) for plan in left])
                 imprecise = [plan for plan, lost in zip(left, orders, strict=True) if lost != 0]
                 self.report.left_out[Pruning.PRECISION] += sum(plan not in chosen for plan in imprecise)
                 return [Proposal(graphs[plan], plan.seconds) for plan in chosen]

@@ -321,15 +321,20 @@ def _search(program: Graph, asked: _Request) -> SearchResult:
 
 
 def _whole_or_divided(program: Graph, asked: _Request) -> SearchResult:
-    """The search of a program as a whole or, where that comes to nothing, in shorter segments than the whole."""
+    """The search of a program as a whole or, where nothing keeps the range of numbers, in segments half as long."""
     operators, started = len(program.kernels()), time.perf_counter()
     if operators < _DIVIDED or asked.space:
         return _searched(program, asked)
+    found = SearchResult([], SearchReport())
     with suppress(BudgetExceeded):
         found = _searched(program, asked, _PATIENCE)
-        if found.candidates or found.report.interrupted:
+        if (found.candidates and found.in_range) or found.report.interrupted:
             return found
-    return _LongSearch(program, asked, whole=False, longest=operators // 2, started=started).run()
+    with suppress(BudgetExceeded) if found.candidates else nullcontext():
+        divided = _LongSearch(program, asked, whole=False, longest=operators // 2, started=started).run()
+        if divided.candidates or divided.report.interrupted:
+            return divided
+    return found
 
 
 def _searched(program: Graph, asked: _Request, patience: float = 1.0) -> SearchResult:
@@ -368,7 +373,8 @@ def _searched(program: Graph, asked: _Request, patience: float = 1.0) -> SearchR
     for candidate in itertools.chain(*(result.candidates for result in results)):
         found[candidate.graph] = min(candidate.cost, found.get(candidate.graph, candidate.cost))
     candidates = [Proposal(graph, cost) for graph, cost in sorted(found.items(), key=lambda item: item[1])]
-    return SearchResult(candidates, combined([result.report for result in results], segments=0))
+    report = combined([result.report for result in results], segments=0)
+    return SearchResult(candidates, report, any(result.in_range for result in results))
 
 
 @dataclass

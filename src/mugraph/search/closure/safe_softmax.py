@@ -13,7 +13,8 @@ as it is, and must survive the floating-point check unshifted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,6 +92,10 @@ class _Shift:
     partial: bool
 
 
+_MOST_READERS = 6
+"""Steps that read an exponential, of which all subsets are looked at."""
+
+
 class Stabilizer:
     """Evaluates sketches of one program and context at tiny sizes, to see which factors cancel."""
 
@@ -109,7 +114,30 @@ class Stabilizer:
             shift = next(filter(None, (self.shift_of(sketch, i) for i in exponentials(sketch))), None)
             if shift is None:
                 return sketch
-            sketch, _ = _shifted(sketch, shift)
+            apart = self._apart(sketch, shift)
+            sketch = _shifted(sketch, shift)[0] if apart is None else apart
+
+    def _apart(self, sketch: Sketch, shift: _Shift) -> Sketch | None:
+        """The sketch with two exponentials in place of one of which rows along different axes are summed, each of which may be
+        shifted by a value for fewer elements; None where it has no such thing.
+
+        The greatest of all elements keeps one exponential in range, but rows of much smaller ones would sum up to nothing.
+        """
+        index = shift.exponential
+        reduced = sketch.steps[index].axes - shift.row
+        sums = (sketch.steps[step].reduced & reduced for step in _downstream(sketch, index))
+        if all(axes in (frozenset(), reduced) for axes in sums):
+            return None
+        readers = [position for position, step in enumerate(sketch.steps) if index in step.inputs]
+        if len(readers) > _MOST_READERS:
+            return None
+        for count in range(1, len(readers)):
+            for some in itertools.combinations(readers, count):
+                divided = _divided(sketch, index, some)
+                shifts = (self.shift_of(divided, exponential) for exponential in (index, index + 1))
+                if all(each is not None and each.row > shift.row for each in shifts):
+                    return divided
+        return None
 
     def export(self, sketch: Sketch) -> Sketch | None:
         """The sketch shifted by a row maximum that becomes its last output; None unless every output scales with its row.
@@ -240,6 +268,17 @@ def _shifted(sketch: Sketch, shift: _Shift) -> tuple[Sketch, int]:
         steps.append(step.reading(inputs))
         moved[index] = len(steps) - 1
     return replace(sketch, steps=tuple(steps), goals=tuple(moved[goal] for goal in sketch.goals)), maximum
+
+
+def _divided(sketch: Sketch, index: int, readers: Collection[int]) -> Sketch:
+    """The sketch with a step twice in a row, the second of which `readers` read."""
+
+    def moved(position: int, reader: int) -> int:
+        return position + (position > index or (position == index and reader in readers))
+
+    steps = [step.reading(tuple([moved(i, number) for i in step.inputs])) for number, step in enumerate(sketch.steps)]
+    steps.insert(index, steps[index])
+    return replace(sketch, steps=tuple(steps), goals=tuple(goal + (goal > index) for goal in sketch.goals))
 
 
 def _same(x: FieldValue, y: FieldValue) -> bool:

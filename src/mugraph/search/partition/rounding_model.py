@@ -7,6 +7,7 @@ as there are elements of its kind: constants like 1/n mean what they say then.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -174,17 +175,27 @@ class Rehearsal:
             _KNOWN.put(key, known)
         return known
 
-    @cached_property
+    @property
     def _defined(self) -> bool:
         """Whether the program itself has a result for normal numbers."""
+        return self.own_errors is not None and math.isfinite(self.own_errors[0])
+
+    @cached_property
+    def own_errors(self) -> Errors | None:
+        """The errors of the program's operators one by one; None where they cannot be told."""
         steps = tuple(
             Step(t.op, t.inputs, t.axes, False, t.reduced, Leaf(t.source, t.slots) if t.op == "load" else None, t.scalar)
             for t in self.program.terms
         )
         sketch = Sketch(steps, tuple(term for term, _ in self.program.outputs), None)
         writes = tuple(((-1 - index,), slots) for index, (_, slots) in enumerate(self.program.outputs))
-        errors = self._compared((self._sampled(sketch, writes, self.sizes),))
-        return errors is not None and math.isfinite(errors[0])
+        return self._compared((self._sampled(sketch, writes, self.sizes),))
+
+    def within(self, plan: Plan, wanted: Errors | None) -> bool:
+        """Whether a plan leaves the range of numbers only on kinds of inputs on which errors that are `wanted` are infinite."""
+        if wanted is None:
+            return True
+        return all(map(math.isfinite, itertools.compress(self.errors(plan), map(math.isfinite, wanted))))
 
     def centred(self, plan: Plan) -> tuple[Sketch, ...]:
         """The sketches of the plan's launches, with differences taken twice wherever that makes its outputs more precise."""
