@@ -386,8 +386,8 @@ def test_settings_of_the_verifier_are_checked_first(settings: dict[str, Any], wo
 
 
 def product_of_weights(*scores: torch.Tensor) -> torch.Tensor:
-    """So many different sums of exponentials are multiplied that no field tells their terms apart."""
-    return functools.reduce(torch.mul, [torch.softmax(score, -1) for score in scores])
+    """So many different sums of exponentials are multiplied that no field tells their terms apart, and kernels shift them."""
+    return functools.reduce(torch.mul, [score.exp() / score.exp().sum(-1, keepdim=True) for score in scores])
 
 
 def test_kernels_without_a_bound_are_kept_only_if_that_was_asked_for(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ from verifier.graphs import (
     linear_with_bias,
     mutants,
     online_attention,
+    overlap,
+    overlap_of_quotients,
     program,
     rmsnorm,
     rows_for_columns,
@@ -162,6 +164,10 @@ EQUAL: dict[str, Callable[[], tuple[Graph, Graph]]] = {
     "such roots beside roots that square back": lambda: (
         program(lambda x: (x / 1009).sqrt() * x.sqrt(), (3,)),
         program(lambda x: x * Scalar.parse("sqrt(1/1009)"), (3,)),
+    ),
+    "sums over many rows of shares": lambda: (
+        program(overlap, (400, 5), (400, 5)),
+        program(overlap_of_quotients, (400, 5), (400, 5)),
     ),
     "opaque functions and views": lambda: (
         program(lambda x, y: (x.repeat(0, 2) @ y).silu().exp(), (3, 4), (4, 5)),

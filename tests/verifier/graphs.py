@@ -26,6 +26,20 @@ def program(function: Callable[..., ProgramTensor], *shapes: tuple[int, ...]) ->
     return written.graph
 
 
+def overlap(scores: ProgramTensor, wanted: ProgramTensor) -> ProgramTensor:
+    """The mean over classes of how far probabilities and what was wanted overlap, as losses of segmentations have it."""
+    share = scores.softmax(-1)
+    return ((share * wanted).sum(0) / (share.sum(0) + wanted.sum(0) + 1e-3)).mean(-1)
+
+
+def overlap_of_quotients(scores: ProgramTensor, wanted: ProgramTensor) -> ProgramTensor:
+    """The same with divisions by sums of rows behind products."""
+    above = (scores - scores.amax(-1, keepdim=True)).exp()
+    below = above.sum(-1, keepdim=True)
+    common = (above * wanted / below).sum(0)
+    return (common / ((above / below + wanted).sum(0) + 1e-3)).sum(-1) / scores.shape[-1]
+
+
 def assert_proved_equal(pair: tuple[Graph, Graph]) -> None:
     """Two programs agree on numbers, and are proved equal with a small bound."""
     assert agree(*pair)

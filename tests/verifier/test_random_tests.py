@@ -17,10 +17,21 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.verifier import by_random_tests, recheck, verify_graphs
+from mugraph.verifier.bounds import difference_of
 from mugraph.verifier.semantics import Semantics
 from mugraph.verifier.trials import Trials
 
-from .graphs import FP32, attention, fused_rmsnorm, linear_with_bias, online_attention, program, rmsnorm
+from .graphs import (
+    FP32,
+    attention,
+    fused_rmsnorm,
+    linear_with_bias,
+    online_attention,
+    overlap,
+    overlap_of_quotients,
+    program,
+    rmsnorm,
+)
 
 MATRIX, VECTOR = (4, 4), (4,)
 
@@ -283,6 +294,23 @@ def test_bounds_hold_whatever_function_stands_outside_the_theorem(name: str, cul
     assert certificate.error_bound is not None
     assert certificate.error_bound <= 2**-40
     assert culprit in dict(certificate.semantics)
+
+
+def test_many_exponentials_have_a_bound_where_both_take_the_same_ones() -> None:
+    """Of 2,000 rows, each with a sum of its own: products of all of them have more terms than any field tells apart."""
+    left, right = (program(of, (2000, 5), (2000, 5)) for of in (overlap, overlap_of_quotients))
+    assert difference_of(left, right).rounds_for(2**-40) is None
+    verdict = verify_graphs(left, right)
+    assert verdict.equivalent
+    assert verdict.error_bound is not None
+    assert verdict.error_bound <= 2**-40
+    assert dict(verdict.certificate.semantics)["exp"].startswith("a random function")
+    for wrong in (
+        lambda x, y: overlap_of_quotients(x, y) + 1e-9 * x.sum(),
+        lambda x, y: overlap_of_quotients(x, y * (1 + 1e-9)),
+        lambda x, y: overlap_of_quotients(x * (1 + 1e-9), y),
+    ):
+        assert not verify_graphs(left, program(wrong, (2000, 5), (2000, 5))).equivalent
 
 
 UNBOUNDED: dict[str, tuple[Pair, str]] = {

@@ -217,9 +217,9 @@ class Sizes:
 
     def norm(self, numerator: Sum) -> Sum:
         """The norm of an expression in so many roots as there may be, where roots square back."""
-        if self.roots_factor:
+        use = self.functions.get("sqrt")
+        if self.roots_factor or use is None:
             return numerator
-        use = self.functions.get("sqrt", Use(0, 0, 0, _ONE, _ONE, 1))
         radicand = use.numerator.either(use.denominator.multiple(use.constant))
         norm = numerator.multiple(2)
         for _ in range(residue_fields.MOST):
@@ -281,7 +281,7 @@ def bound_of(
         difference = sizes.norm(difference.plus(difference))
         misses.append((_pairs(name, use, roots_factor), _miss(difference, sizes.exponent, modulus, conjugates)))
     if not roots_factor:
-        paths = 2**residue_fields.MOST
+        paths = 2**residue_fields.MOST if "sqrt" in sizes.functions else 1
         paths_missed = tuple((paths * pairs, miss) for pairs, miss in misses)
         return Bound(paths_missed, modulus, False, False, residue_fields.REDRAWS, free)
     return Bound(tuple(misses), modulus, sizes.exponent is not None, alike=True, free_roots=free)

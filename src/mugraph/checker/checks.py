@@ -239,7 +239,7 @@ def _tested(
     """How many tests agreed, and the bound that follows. Raises Rejected where the graphs differ."""
     squares = isinstance(certificate["difference"], dict) and certificate["difference"].get("radicand") is not None
     if squares:
-        tell("roots: their squares take part, for every choice of signs")
+        tell("roots: their squares take part, for every choice of signs; exponentials: functions like others")
     properties = (
         not squares and isinstance(certificate["difference"], dict) and certificate["difference"].get("properties") is True
     )

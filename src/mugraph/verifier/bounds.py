@@ -113,7 +113,8 @@ class Difference:
     @property
     def error_per_draw(self) -> float:
         """The probability that one draw hides a difference (1 where the theorem says nothing)."""
-        if self.radicand is None:
+        # by name: without an application of it there is no root, nor a choice of its sign
+        if self.radicand is None or all(function.name != "sqrt" for function in self.functions):
             return min(1.0, sum(pairs * miss for pairs, miss in self.misses))
         radicand = self.radicand
         functions = tuple(replace(f, argument=f.argument.of_norm(radicand)) for f in self.functions)
