@@ -1,14 +1,22 @@
-"""What holds for every test: seeds are fixed, and nothing is recalled from earlier runs unless a test has its own store."""
+"""What holds for every test: seeds are fixed, and nothing is recalled from earlier runs unless a test has its own store.
+
+Examples of properties are the same in every run, but for `.ci/nightly`, which draws others.
+"""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from hypothesis import settings
 
 from mugraph.support import seeds
 
 os.environ["MUGRAPH_CACHE"] = "off"
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("fresh", deadline=None)
+settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
