@@ -65,6 +65,7 @@ def torch_runner(fn: Callable[..., Any], traced: Traced, examples: Sequence[Any]
     import torch
 
     from mugraph.frontend.objects import leaves_of
+    from mugraph.host.wide_products import WideProducts
 
     names = [source.name for source in traced.sources]
     if names and not (isinstance(fn, torch.nn.Module) and all(_holds(fn, name) for name in names)):
@@ -75,7 +76,7 @@ def torch_runner(fn: Callable[..., Any], traced: Traced, examples: Sequence[Any]
         tensors = _converted(traced.graph, arrays, library)
         own, captured = tensors[: len(tensors) - len(names)], dict(zip(names, tensors[len(tensors) - len(names) :], strict=True))
         call = functools.partial(_call_with, fn, captured) if names else fn
-        with torch.no_grad():
+        with torch.no_grad(), WideProducts():
             try:
                 returned = leaves_of(traced.arguments.call(call, own))
             except Exception as error:  # tracing lets pass what computing does not, such as products of two dtypes
