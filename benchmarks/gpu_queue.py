@@ -52,9 +52,14 @@ _TRITON = ("--backend", "triton")
 _CHECK, _TIMES, _ORDER = "benchmarks/gpu_check.py", "benchmarks/gpu_times.py", "benchmarks/gpu_order.py"
 _ROUNDED = "benchmarks/rounded_products.py"
 _AT_ONCE = ("--jobs", str(max(1, (os.cpu_count() or 2) - 2)))
+_NEVER_ON_A_GPU = (
+    "tests/lower/test_concatenations.py",
+    "tests/targets/test_choices.py",
+    "tests/targets/cuda/test_batched_rings.py",
+)
 QUEUE = (
     Entry("emulator", ("-m", "pytest", "-q", "tests/targets/cuda/test_on_gpu.py"), 180),
-    Entry("parts", ("-m", "pytest", "-q", "tests/lower/test_concatenations.py", "tests/targets/test_choices.py"), 180),
+    Entry("parts", ("-m", "pytest", "-q", *_NEVER_ON_A_GPU), 180),
     Entry("small", (_CHECK, *_AT_ONCE, "--size", "small", "--output", "{results}/small.json"), 300),
     Entry("order", (_ORDER, *_AT_ONCE, "--most", "8", "--output", "{results}/order.json"), 600),
     Entry("engines", ("benchmarks/engines.py", "--batches", "16", "8", "--output", "{results}/engines.json"), 600),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-from mugraph.lower.bulk_copies import COPY_BYTES, places, row_elements
+from mugraph.devices.copies import THREAD_COPY, WARP_COPY_BYTES
+from mugraph.lower.bulk_copies import places, row_elements
 from mugraph.lower.fragments import WARP
 from mugraph.lower.tensor_maps import box_copies
 from mugraph.lower.tile_form import Kernel, Matmul, Panels
 
-THREAD_COPY = 19
-"""Instructions of a warp for 16 bytes of each lane: one is the copy, the others find out where both ends are."""
 ROW_COPY = 8
 """Of the one thread that issues bulk copies, for a row: the copy, and its operands in uniform registers."""
 BOX_COPY = 7
@@ -26,8 +25,7 @@ COUNTED_WAIT = 8
 def copy_slots(kernel: Kernel) -> int:
     """Issue slots that a block spends on the copies of its ring and on waiting for them, in all; 0 without a ring.
 
-    The numbers of instructions were counted in what NVIDIA's assembler makes of generated kernels for sm_90; a multiprocessor has
-    four schedulers, each of which issues one instruction a turn (CUDA C++ Programming Guide, compute capability 9.0).
+    The numbers of instructions were counted in what NVIDIA's assembler makes of generated kernels for sm_90.
     """
     ring, warps = kernel.ring, kernel.threads // WARP
     if ring is None:
@@ -53,4 +51,4 @@ def _issued(kernel: Kernel, product: Matmul, panels: Panels) -> int:
 def _warp_copies(product: Matmul, panels: Panels) -> int:
     """Instructions that copy a panel, each 16 bytes for every lane of a warp."""
     copied = sum(math.prod(place.shape) for place in places(panels)) * product.dtype.bytes
-    return -(-copied // (WARP * COPY_BYTES))
+    return -(-copied // WARP_COPY_BYTES)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from mugraph.devices.copies import MOST_STAGES, PANEL_BYTES, WHOLE_BYTES
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.fragments import DEPTH, WARP, on_matrix_units, stays_in_registers
@@ -22,13 +23,8 @@ from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Panels, Ring
 RING = "ring"
 COPY_BYTES = 16
 """Bytes of one asynchronous copy."""
-_PANEL_BYTES = 1 << 14
-"""Size that panels are cut to: large enough to keep memory busy, small enough for several in flight."""
-_WHOLE_BYTES = 3 << 14
-"""Largest panel that a whole factor may be, where other statements read it too."""
 _RUN_BYTES = 128
 """Shortest run of a factor whose rows go along k, so that every row brings whole lines of memory."""
-_MOST_STAGES = 4
 
 
 def with_streams(kernel: Kernel, shared_bytes: int, alone: bool = False, whole_rows: bool = False) -> Kernel:
@@ -43,18 +39,18 @@ def with_streams(kernel: Kernel, shared_bytes: int, alone: bool = False, whole_r
     if dtype is None:
         return kernel
     if alone:
-        deep = _with_panels(kernel, dtype, 2 * _PANEL_BYTES - 1, shared_bytes, whole_rows)
-        return deep or _with_panels(kernel, dtype, _PANEL_BYTES, shared_bytes, whole_rows) or kernel
+        deep = _with_panels(kernel, dtype, 2 * PANEL_BYTES - 1, shared_bytes, whole_rows)
+        return deep or _with_panels(kernel, dtype, PANEL_BYTES, shared_bytes, whole_rows) or kernel
     half = max(beside_another(shared_bytes), kernel.shared_bytes)
     return (
-        _with_panels(kernel, dtype, _PANEL_BYTES, half, whole_rows)
-        or _with_panels(kernel, dtype, _PANEL_BYTES, shared_bytes, whole_rows, most=2)
+        _with_panels(kernel, dtype, PANEL_BYTES, half, whole_rows)
+        or _with_panels(kernel, dtype, PANEL_BYTES, shared_bytes, whole_rows, most=2)
         or kernel
     )
 
 
 def _with_panels(
-    kernel: Kernel, dtype: DType, size: int, shared_bytes: int, whole_rows: bool, most: int = _MOST_STAGES
+    kernel: Kernel, dtype: DType, size: int, shared_bytes: int, whole_rows: bool, most: int = MOST_STAGES
 ) -> Kernel | None:
     """The kernel with a ring for panels of about `size` bytes and `most` stages, None where there is no room for two of them."""
     largest = max(elements_of(panels) for panels in _all_panels(_streamed(kernel, dtype, size, whole_rows)))
@@ -105,7 +101,7 @@ def _all_panels(kernel: Kernel) -> Iterator[Panels]:
             yield statement.panels
 
 
-def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels | None:
+def _panels(kernel: Kernel, product: Matmul, size: int = PANEL_BYTES) -> Panels | None:
     """How a product's factors stream; None where they cannot: not in device memory, too many sums, not aligned."""
     if not _keeps_sums(kernel, product):
         return None
@@ -120,14 +116,14 @@ def _panels(kernel: Kernel, product: Matmul, size: int = _PANEL_BYTES) -> Panels
             candidates.append(Panels(depth, left, right))
     whole = candidates[-1:]
     if any(tile and others_read(kernel, f) for p in whole for tile, f in ((p.left, product.left), (p.right, product.right))):
-        candidates = whole if _plain_elements(whole[0]) * product.dtype.bytes <= _WHOLE_BYTES else candidates
+        candidates = whole if _plain_elements(whole[0]) * product.dtype.bytes <= WHOLE_BYTES else candidates
     return _best(candidates, product.dtype, size)
 
 
 def _keeps_sums(kernel: Kernel, product: Matmul) -> bool:
     """Whether threads can keep the sums of the whole target while panels pass."""
     if on_matrix_units(product):
-        return stays_in_registers(product, kernel.threads // WARP) and math.prod(product.target.shape[:-2]) == 1
+        return stays_in_registers(product, kernel.threads // WARP)
     return sums_stay_in_registers(product, kernel.threads)
 
 

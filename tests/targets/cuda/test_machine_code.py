@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from mugraph.devices import NO_ENGINES, Engines
+from mugraph.devices.copies import THREAD_COPY
 from mugraph.ir.text import parse_graph
 from mugraph.lower import construct
 from mugraph.lower.issue_slots import BOX_COPY as BOX_COPY_SLOTS
-from mugraph.lower.issue_slots import PANEL_OF_ONE, THREAD_COPY
+from mugraph.lower.issue_slots import PANEL_OF_ONE
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.cuda.nvrtc import compile_cubin
 
