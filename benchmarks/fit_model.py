@@ -2,12 +2,15 @@
 
     python benchmarks/fit_model.py --output benchmarks/results/model-fit.json
 
-`results/model-points.json` has, for each candidate of `gpu-order.json` that the search proposed, what its kernels ask of the
-device, as the cost model counts it (`mugraph.search.scheduling.cost_table.kernel_seconds`), what was predicted then, and what was
-measured with cold caches. Bytes through device memory and peak rates of matrix units are the datasheet's. Least squares of
+`results/model-points.json` has each candidate of `gpu-order.json` that the search proposed, as a muGraph, what was measured of
+it with cold caches, and what was predicted: when it was measured (`before`), and by a model of three roofs and a launch alone,
+which knew of nothing that waits (`roofs`). What its kernels ask of the device is counted anew, by `demand` of
+`mugraph.search.algorithm1.candidates`, but for the bytes that their threads waited for (`waiting`): products of several
+matrices had no ring then. Bytes through device memory and peak rates of matrix units are the datasheet's. Least squares of
 log(predicted / measured), beyond a tenth linear, for some kernels take twice what any such model says; one constant is changed
 after the other, so that every run finds the same. `held_out`: each workload predicted by constants that were fitted without it.
-`correlation` is Spearman's; `regret`, how much slower than the fastest candidate the first predicted one is.
+`correlation` is Spearman's; `ordered`, the share of the pairs of candidates whose times differ by more than a twentieth that
+are in the right order; `regret`, how much slower than the fastest candidate the first predicted one is.
 """
 
 from __future__ import annotations
@@ -23,11 +26,17 @@ from typing import Any
 
 from gpu_order import ranking
 from mugraph.devices import Device, device_for
+from mugraph.ir.graph import Graph
+from mugraph.ir.text import parse_graph
+from mugraph.search.algorithm1.candidates import demand
 from mugraph.search.scheduling.cost_table import Demand, in_femtoseconds, kernel_seconds
+from ranks import ordered_pairs
 
 RESULTS = Path(__file__).parent / "results"
-FITTED = ("cache_bandwidth", "vector_flops", "iteration_seconds", "launch_seconds")
+FITTED = ("cache_bandwidth", "vector_flops", "iteration_seconds", "launch_seconds", "load_seconds")
 """Constants that no datasheet has."""
+APART = 0.05
+"""How far the times of two candidates must differ for their order to count."""
 FIRST_STEP, LAST_STEP = 0.3, 0.005
 """Relative changes of a constant that are tried."""
 OUTLIER = 0.1
@@ -35,10 +44,22 @@ OUTLIER = 0.1
 Point = dict[str, Any]
 
 
-def points() -> list[Point]:
-    """The measured candidates."""
+def points(device: Device) -> list[Point]:
+    """The measured candidates, with what their kernels ask of a device."""
     found: list[Point] = json.loads((RESULTS / "model-points.json").read_text(encoding="utf-8"))["points"]
-    return found
+    return [{**point, "kernels": _kernels(parse_graph(point["graph"]), point["waiting"], device)} for point in found]
+
+
+def _kernels(graph: Graph, waiting: Sequence[float], device: Device) -> list[dict[str, float]]:
+    bodies = [node.body for node in graph.kernels() if node.body is not None]
+    return [{**_asked(body, device), "waiting": waited} for body, waited in zip(bodies, waiting, strict=True)]
+
+
+def _asked(body: Graph, device: Device) -> dict[str, float]:
+    """What a kernel asks of a device, its arithmetic by units: seconds of the matrix units, operations of the others."""
+    asked, products = demand(body, device), demand(body, replace(device, vector_flops=math.inf)).compute
+    operations = (asked.compute - products) * device.vector_flops
+    return {**asked._asdict(), "matmul_seconds": products, "vector_operations": operations}
 
 
 def predicted(point: Point, device: Device) -> float:
@@ -48,7 +69,7 @@ def predicted(point: Point, device: Device) -> float:
 
 def _kernel(kernel: dict[str, float], device: Device) -> Any:
     compute = kernel["matmul_seconds"] + kernel["vector_operations"] / device.vector_flops
-    sizes = {name: kernel[name] for name in ("blocks", "loop", "memory", "cache", "steps", "held")}
+    sizes = {name: kernel[name] for name in ("blocks", "loop", "memory", "cache", "steps", "held", "waiting")}
     return kernel_seconds(device, Demand(**sizes, compute=compute))
 
 
@@ -85,7 +106,8 @@ def order(measured: Sequence[Point], seconds: Callable[[Point], float]) -> list[
 def _ranked(found: Sequence[Point], seconds: Callable[[Point], float]) -> dict[str, Any]:
     entries = sorted(({"predicted": seconds(point), "cold": point["measured"]} for point in found), key=lambda e: e["predicted"])
     errors = [math.log(entry["predicted"] / entry["cold"]) for entry in entries]
-    return {**ranking(entries), "error": math.exp(statistics.median(map(abs, errors))) - 1}
+    right, pairs = ordered_pairs([entry["predicted"] for entry in entries], [entry["cold"] for entry in entries], APART)
+    return {**ranking(entries), "right": right, "pairs": pairs, "error": math.exp(statistics.median(map(abs, errors))) - 1}
 
 
 def mean(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -94,6 +116,7 @@ def mean(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     regrets = [row["regret"] for row in rows]
     return {
         "correlation": statistics.fmean(known),
+        "ordered": sum(row["right"] for row in rows) / sum(row["pairs"] for row in rows),
         "regret": statistics.fmean(regrets),
         "largest_regret": max(regrets),
         "error": statistics.fmean(row["error"] for row in rows),
@@ -101,8 +124,9 @@ def mean(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def report(target: str = "cuda:sm_90") -> dict[str, Any]:
-    """The fit, and the order before, as described now, as fitted, and as predicted without the workload."""
-    measured, device = points(), device_for(target)
+    """The fit, and the order before, by roofs alone, as described now, as fitted, and as predicted without the workload."""
+    device = device_for(target)
+    measured = points(device)
     best = fitted(measured, device)
     held_out: list[dict[str, Any]] = []
     for workload in dict.fromkeys(point["workload"] for point in measured):
@@ -111,6 +135,7 @@ def report(target: str = "cuda:sm_90") -> dict[str, Any]:
         held_out += order(own, lambda point, without=without: predicted(point, without))  # type: ignore[misc]
     rows = {
         "before": order(measured, lambda point: float(point["predicted_then"])),
+        "roofs": order(measured, lambda point: float(point["predicted_by_roofs"])),
         "described": order(measured, lambda point: predicted(point, device)),
         "fitted": order(measured, lambda point: predicted(point, best)),
         "held_out": held_out,

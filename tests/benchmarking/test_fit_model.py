@@ -25,27 +25,34 @@ def made_up(device: Any) -> list[fit_model.Point]:
             "vector_operations": operations,
             "steps": 6,
             "held": 100_000,
+            "waiting": waiting,
         }
         for blocks, loop in ((8, 1), (128, 4), (512, 16))
         for memory in (1e5, 3e7)
         for operations in (1e3, 3e5)
+        for waiting in (0.0, 1e5)
     ]
     return [{"kernels": [kernel], "measured": fit_model.predicted({"kernels": [kernel]}, device)} for kernel in kernels]
 
 
 def test_the_constants_of_a_device_are_found_from_its_times() -> None:
-    other = replace(H100, vector_flops=2 * H100.vector_flops, launch_seconds=1.5 * H100.launch_seconds)
+    other = replace(
+        H100, vector_flops=2 * H100.vector_flops, launch_seconds=1.5 * H100.launch_seconds, load_seconds=H100.load_seconds / 2
+    )
     found = fit_model.fitted(made_up(other), H100)
     assert found.vector_flops == pytest.approx(other.vector_flops, rel=0.03)
     assert found.launch_seconds == pytest.approx(other.launch_seconds, rel=0.03)
+    assert found.load_seconds == pytest.approx(other.load_seconds, rel=0.03)
 
 
 def test_the_described_device_is_the_fitted_one() -> None:
     found = fit_model.report()
     for name in fit_model.FITTED:
         assert found["fitted"][name] == pytest.approx(found["described"][name], rel=0.06), name
-    before, now, held_out = (found["mean"][name] for name in ("before", "described", "held_out"))
+    before, roofs, now, held_out = (found["mean"][name] for name in ("before", "roofs", "described", "held_out"))
     for mean in (now, held_out):
+        assert mean["ordered"] > roofs["ordered"] + 0.03
+        assert mean["regret"] < roofs["regret"]
         assert mean["correlation"] > before["correlation"] + 0.15
         assert mean["regret"] < before["regret"]
         assert mean["largest_regret"] < before["largest_regret"]

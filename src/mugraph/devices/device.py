@@ -77,6 +77,8 @@ class Device:
     """Threads of a block that hold registers at the same time: all of them on a GPU, the lanes of a vector on a CPU."""
     clock_hertz: float = 1e9
     """Of a multiprocessor, whose shared memory serves one access of a warp a turn; a boost clock, which loads may lower."""
+    load_seconds: float = 0.0
+    """From one load that the threads of a block wait for to the next, which latency makes long; 0 where none is exposed."""
     resident_blocks: int = 1
     """Blocks that a multiprocessor runs side by side where their tiles leave room."""
     first_level_bytes: int = 0

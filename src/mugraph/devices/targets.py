@@ -59,7 +59,8 @@ def _triton_gpu(architecture: str) -> Device | None:
     device = any_gpu(architecture)
     if device is None:
         return None
-    return replace(device, shared_memory_bytes=_TRITON_TILE_BYTES, engines=NO_ENGINES)
+    pipelined = 0.0  # Triton decides which loads run ahead
+    return replace(device, shared_memory_bytes=_TRITON_TILE_BYTES, engines=NO_ENGINES, load_seconds=pipelined)
 
 
 TARGETS = {

@@ -26,6 +26,7 @@ from mugraph.search.algorithm1.block import BlockPlan
 from mugraph.search.algorithm1.construct import Application
 from mugraph.search.partition.lower_bounds import library_seconds
 from mugraph.search.scheduling.cost_table import Demand, kernel_seconds, short_run_factor, times_from_memory
+from mugraph.search.scheduling.loads import LoadedTile, keeps_sums, waiting_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def _library(graph: Graph, node: Node, device: Device) -> float:
 def _alone(node: Node, tensors: tuple[Tensor, ...], device: Device) -> float:
     """An operator on `tensors` as the best of the kernels that are cut along one dimension or none."""
     bodies = (_cut(node, tensors, dim, device) for dim in (None, *range(len(node.output.shape))))
-    demands = [demand(body, device) for body in bodies if body is not None]
+    demands = [demand(body, device)._replace(waiting=0.0) for body in bodies if body is not None]  # libraries hide latency
     moved = float(sum(tensor.bytes for tensor in (*tensors, *node.outputs)))
     whole = Demand(1, 1, moved, moved, 0.0, 0, 0)  # of what no block computes, which is no arithmetic
     return min(float(kernel_seconds(device, each)) for each in demands or [whole])
@@ -141,7 +142,46 @@ def demand(body: Graph, device: Device) -> Demand:
         compute += times * _work(body, node, device)
     steps = sum(body.nodes[index].op not in VIEWS for index in inside)
     held = peak_bytes(body, device.operands_in_place)
-    return Demand(math.prod(body.grid), body.loop, memory, cache, compute, steps, held)
+    waiting = waiting_bytes(device, held, _loaded_tiles(body, inside))
+    return Demand(math.prod(body.grid), body.loop, memory, cache, compute, steps, held, waiting)
+
+
+def _loaded_tiles(body: Graph, inside: frozenset[int]) -> list[LoadedTile]:
+    """What a block loads, and whether products read it that keep their sums in registers."""
+    tiles = []
+    for index, node in enumerate(body.nodes):
+        if node.is_iterator:
+            readers = _readers(body, index)
+            products = [_streams(reader, node.output.dtype) for reader in readers]
+            in_loop = index in inside and body.loop > 1
+            tiles.append(
+                LoadedTile(
+                    bytes=node.output.bytes,
+                    times=body.loop if index in inside else 1,
+                    streams=bool(products) and all(products),
+                    streams_partly=any(products),
+                    in_loop=in_loop,
+                    moves=in_loop and node.get("fmap") is not None,
+                )
+            )
+    return tiles
+
+
+def _readers(body: Graph, index: int) -> list[Node]:
+    """The nodes that read a node's result, whichever way views look at it."""
+    found: list[Node] = []
+    for reader, node in enumerate(body.nodes):
+        if any(value.node == index for value in node.inputs):
+            found += _readers(body, reader) if node.op in VIEWS else [node]
+    return found
+
+
+def _streams(node: Node, dtype: DType) -> bool:
+    """Whether a node is a product through whose ring factors of a type pass."""
+    if not is_contraction(node.op) or node.output.dtype is not dtype:
+        return False
+    *batch, rows, columns = node.output.shape
+    return bool(keeps_sums(math.prod(batch), rows, columns))
 
 
 def _crosses_levels(node: Node) -> bool:

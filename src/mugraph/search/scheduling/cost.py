@@ -22,6 +22,9 @@ from mugraph.search.closure.sketch import Sketch, Step, sums
 from mugraph.search.scheduling.emission import KernelOutput
 from mugraph.search.scheduling.space import cuttable
 
+PRODUCTS = frozenset({"contract", "concat_contract"})
+"""Steps that are products."""
+
 _ACCUMULATORS = frozenset({"accumulate", "accumulate_max", "rescale", "concat", "carry"})
 """Steps that become accumulators of the block graph."""
 
@@ -85,10 +88,10 @@ class SketchCost:
     def compute(self) -> dict[IndexSpace, float]:
         """Seconds of arithmetic per point of each index space, if every multiprocessor worked on it."""
         seconds: dict[IndexSpace, float] = {}
-        spaces = _spaces(self.sketch)
+        spaces = spaces_of(self.sketch)
         for step, dtype in zip(self.sketch.steps, self.dtypes, strict=True):
             rate = self.device.vector_flops
-            if step.op in ("contract", "concat_contract"):
+            if step.op in PRODUCTS:
                 rate = self.device.product_efficiency * self._matmul_rate(step, dtype)
             for space, flops in _work(step, [spaces[i] for i in step.inputs]):
                 seconds[space] = seconds.get(space, 0.0) + flops / rate
@@ -156,7 +159,7 @@ def _block_nodes(sketch: Sketch, dtypes: Sequence[DType], outputs: Sequence[Kern
     """The nodes `mugraph.search.scheduling.emission` makes of a sketch; views and savers own nothing and only read."""
     nodes: list[_BlockNode] = []
     owner: dict[int, int] = {}
-    spaces = _spaces(sketch)
+    spaces = spaces_of(sketch)
     for index, step in enumerate(sketch.steps):
         reads = tuple(owner[i] for i in step.inputs)
         owner[index] = len(nodes)
@@ -197,8 +200,8 @@ def _computed_bytes(dtype: DType) -> int:
     return max(dtype.bytes, DType.FP32.bytes)
 
 
-def _spaces(sketch: Sketch) -> list[IndexSpace]:
-    """The points of every step's result."""
+def spaces_of(sketch: Sketch) -> list[IndexSpace]:
+    """The points of the result of every step."""
     spaces: list[IndexSpace] = []
     for step in sketch.steps:
         operands = [spaces[i] for i in step.inputs]

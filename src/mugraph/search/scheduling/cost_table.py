@@ -1,7 +1,9 @@
 """The cost model: predicted seconds and bytes of sketches under schedules, as arrays of a row per sketch.
 
-A roofline with three roofs: device memory and the last cache, which all multiprocessors share, and what threads do, operators and
-the steps of a loop one after the other, which waits for the multiprocessor that has most blocks. A launch costs a fixed time.
+A roofline with three roofs: device memory and the last cache, which all multiprocessors share, and the issue slots of threads,
+which compute, copy and go from step to step of a loop, on the multiprocessor that has most blocks. What threads load by
+themselves comes after all of these, as fast as the latency of memory allows (`mugraph.search.scheduling.loads`). A launch costs a
+fixed time.
 It ranks candidates; measurement decides. `benchmarks/fit_model.py` finds the constants of a GPU that was measured.
 """
 
@@ -14,7 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mugraph.devices import Device
+from mugraph.devices.copies import SCHEDULERS, THREAD_COPY, WAITED_BYTES, WARP_COPY_BYTES
 from mugraph.search.scheduling.cost import IndexSpace, SketchCost, Transfer
+from mugraph.search.scheduling.loads import loads_of, tiles_of, waiting_bytes
 from mugraph.search.scheduling.space import Floats, Indices, Schedules, Values, column, picked
 
 NOT_HIDDEN = 0.1
@@ -46,11 +50,13 @@ class Demand(NamedTuple):
     """Operators of an iteration."""
     held: Values
     """Bytes of a block's tiles."""
+    waiting: Values = 0.0
+    """Bytes that one block loads while its threads wait (`mugraph.search.scheduling.loads`)."""
 
 
 def kernel_seconds(device: Device, demand: Demand) -> Values:
     """Predicted seconds of one launch of each kernel."""
-    blocks, loop, memory, cache, compute, steps, held = demand
+    blocks, loop, memory, cache, compute, steps, held, waiting = demand
     rounds = np.ceil(blocks / device.multiprocessors)
     uneven: Values = rounds * device.multiprocessors / blocks  # as if all had as many blocks as the multiprocessor that has most
     working, looping = blocks * uneven * compute, rounds * loop * steps * device.iteration_seconds
@@ -62,12 +68,20 @@ def kernel_seconds(device: Device, demand: Demand) -> Values:
         side_by_side = np.where(2 * held <= device.shared_memory_bytes, device.resident_blocks, 1) * device.multiprocessors
         at_once = np.logical_and(device.multiprocessors <= blocks, blocks <= side_by_side)
         shared = 1.0 + np.where(at_once, NOT_HIDDEN, NOT_TAKEN) * (uneven - 1.0)
-        working, after = working + looping, device.launch_seconds
+        copying = blocks * uneven * cache * _copy_seconds(device)
+        alone = rounds * waiting * device.load_seconds / (WAITED_BYTES * np.minimum(rounds, device.resident_blocks))
+        at_full_rate = shared * blocks * waiting / device.memory_bandwidth
+        working, after = working + looping + copying, device.launch_seconds + np.maximum(0.0, alone - at_full_rate)
     if device.first_level_bytes:  # tiles that are too large for it are written to the next cache, and read from there
         cache = cache + 2 * np.maximum(0.0, held - device.first_level_bytes)
     moving, caching = shared * memory / device.memory_bandwidth, shared * blocks * cache / device.cache_bandwidth
     slowest = np.maximum(np.maximum(moving, caching), working)
     return slowest + NOT_HIDDEN * (moving + caching + working - slowest) + after
+
+
+def _copy_seconds(device: Device) -> float:
+    """Seconds of the issue slots that copy a byte, if every multiprocessor copied."""
+    return THREAD_COPY / WARP_COPY_BYTES / (SCHEDULERS * device.clock_hertz * device.multiprocessors)
 
 
 def short_run_factor(device: Device, run: Values, total: Values) -> Values:
@@ -101,6 +115,9 @@ class CostTable:
         self._steps = np.array([[float(cost.steps_in_loop)] for cost in costs])
         held, self._live = _coefficients([live for cost in costs for live in cost.live_sets])
         self._held = _Tiles([space._replace(repeated=False) for space in held], self.cut_axes[1])
+        loads = [loads_of(cost) for cost in costs]
+        self._loads = tuple(dict.fromkeys(loads))
+        self._loads_of = np.array([self._loads.index(of_sketch) for of_sketch in loads])
         self._first_live = np.cumsum([0, *(len(cost.live_sets) for cost in costs[:-1])])
         self.sketches = tuple(cost.sketch for cost in costs)
 
@@ -114,8 +131,9 @@ class CostTable:
         memory, cache = traffic[:, self._transfers_of]
         compute = self._work @ self._worked_on.sizes(schedules, row, turn)
         blocks, loop, held = schedules.grids.blocks[row], schedules.loop[0, turn], self.memory(schedules, chosen)
+        waiting = running * self.waiting(schedules, chosen, held)
         cache, compute, steps = running * cache, running * compute, running * self._steps
-        return in_femtoseconds(kernel_seconds(self.device, Demand(blocks, loop, memory, cache, compute, steps, held)))
+        return in_femtoseconds(kernel_seconds(self.device, Demand(blocks, loop, memory, cache, compute, steps, held, waiting)))
 
     def floor(self, schedules: Schedules, running: Floats | float = 1.0) -> Floats:
         """No sketch takes less: for each schedule, what is needed by one that needs the least of everything.
@@ -133,6 +151,14 @@ class CostTable:
         held = self._held.sizes(schedules, *schedules.at(chosen))
         peak: Floats = np.maximum.reduceat(self._live @ held, self._first_live)
         return peak
+
+    def waiting(self, schedules: Schedules, chosen: Indices, held: Floats) -> Floats:
+        """Bytes that a block loads while its threads wait: [sketches, chosen schedules], as is `held`, the bytes of its tiles."""
+        waiting = np.zeros_like(held)
+        for number, loads in enumerate(self._loads if self.device.load_seconds else ()):
+            alike, tiles = self._loads_of == number, tiles_of(loads, schedules, *schedules.at(chosen))
+            waiting[alike] = waiting_bytes(self.device, held[alike], tiles)
+        return waiting
 
     def _traffic(self, schedules: Schedules) -> list[tuple[Values, Values]]:
         """For each way to transfer, bytes through device memory, and through the cache per block."""
