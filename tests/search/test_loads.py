@@ -96,7 +96,7 @@ def _body(graph: Graph) -> Graph:
     return body
 
 
-TILE = LoadedTile(bytes=1 << 12, times=4, streams=False, streams_partly=False, in_loop=True, moves=True)
+TILE = LoadedTile(bytes=1 << 12, times=4, streams=False, streams_partly=False, widened=0, in_loop=True, moves=True)
 
 
 def test_tiles_beside_a_ring_are_copied_ahead_where_there_is_room() -> None:

@@ -24,6 +24,7 @@ from mugraph.lower.streams import with_streams
 from mugraph.lower.tensor_maps import tensor_maps, with_boxes
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Reduce, Statement
 from mugraph.lower.warp_groups import uses_warp_groups, with_warp_groups
+from mugraph.lower.widening import with_widened_factors
 
 _THREADS_MAX = 256
 """More threads than these leave each too few registers for fragments."""
@@ -127,6 +128,18 @@ def _epilogues(kernel: Kernel, block: Block) -> Kernel:
         return kernel
     finished, other = (functools.reduce(lambda made, step: step.run(made, block), _PLACING, start) for start in (held, kernel))
     return kernel if _is_worse(finished, other) else held
+
+
+def _widened(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with factors of fewer bits widened in shared memory, if that leaves room for its ring."""
+    widened = with_widened_factors(kernel)
+    if widened is kernel:
+        return kernel
+    finished, other = (
+        functools.reduce(lambda made, step: step.run(made, block), _SHARED_OUT, start) for start in (widened, kernel)
+    )
+    fits = finished.shared_bytes <= block.shared_bytes and (finished.ring is not None or other.ring is None)
+    return widened if fits else kernel
 
 
 def _is_worse(kernel: Kernel, other: Kernel) -> bool:
@@ -264,14 +277,20 @@ TILE_PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
 )
 """Those that say nothing of threads and memory, by name: what a target takes that decides about these by itself."""
 
-PIPELINE = (
-    *(_whatever_the_block(name, make) for name, make in TILE_PASSES),
+_SHARED_OUT = (
     Pass("threads", lambda kernel, block: replace(kernel, threads=block_threads(kernel))),
     Pass("parallel-reductions", lambda kernel, block: with_parallel_reductions(kernel)),
     Pass("parallel-products", lambda kernel, block: with_parallel_products(kernel)),
     Pass("register-sums", lambda kernel, block: with_register_sums(kernel)),
     Pass("epilogues", _epilogues),
     *_PLACING,
+)
+"""The work of a block is shared out among threads, and everything gets its place."""
+
+PIPELINE = (
+    *(_whatever_the_block(name, make) for name, make in TILE_PASSES),
+    Pass("widen-factors", _widened),
+    *_SHARED_OUT,
     Pass("resident", _resident),
 )
 """All passes over a kernel of many threads, in order. Each changes speed and never results."""

@@ -154,12 +154,14 @@ def _loaded_tiles(body: Graph, inside: frozenset[int]) -> list[LoadedTile]:
             readers = _readers(body, index)
             products = [_streams(reader, node.output.dtype) for reader in readers]
             in_loop = index in inside and body.loop > 1
+            widest = max((reader.output.dtype.bytes for reader in readers if is_contraction(reader.op)), default=0)
             tiles.append(
                 LoadedTile(
                     bytes=node.output.bytes,
                     times=body.loop if index in inside else 1,
                     streams=bool(products) and all(products),
                     streams_partly=any(products),
+                    widened=node.output.elements * widest if widest > node.output.dtype.bytes else 0,
                     in_loop=in_loop,
                     moves=in_loop and node.get("fmap") is not None,
                 )

@@ -36,7 +36,9 @@ class Load(NamedTuple):
     width: int
     products: tuple[Product, ...]
     read_elsewhere: bool
-    """Whether anything but products reads it."""
+    """Whether anything else reads it."""
+    widened: int
+    """Bytes per element in which products read it that multiply more bits (`mugraph.lower.widening`); 0 without any."""
 
 
 class LoadedTile(NamedTuple):
@@ -50,6 +52,8 @@ class LoadedTile(NamedTuple):
     """Whether every reader is a product that keeps its sums in registers, through whose ring it can pass."""
     streams_partly: Values
     """Whether some reader is one."""
+    widened: Values
+    """Bytes of its copy in the type of products that multiply more bits."""
     in_loop: bool
     moves: bool
     """Whether it is another one in every iteration."""
@@ -63,10 +67,12 @@ def loads_of(cost: SketchCost) -> tuple[Load, ...]:
         if step.leaf is None:
             continue
         readers = [reader for reader, other in enumerate(steps) if index in other.inputs]
-        products = [r for r in readers if steps[r].op in PRODUCTS and cost.dtypes[r] is cost.dtypes[index]]
+        multiplied = [reader for reader in readers if steps[reader].op in PRODUCTS]
+        products = [reader for reader in multiplied if cost.dtypes[reader] is cost.dtypes[index]]
+        width, widest = cost.dtypes[index].bytes, max((cost.dtypes[reader].bytes for reader in multiplied), default=0)
         read_elsewhere = len(products) < len(readers) or index in cost.sketch.goals
         made = tuple(_product(cost.sketch.steps, product, spaces[product]) for product in products)
-        found.append(Load(spaces[index], cost.dtypes[index].bytes, made, read_elsewhere))
+        found.append(Load(spaces[index], width, made, read_elsewhere, widest if widest > width else 0))
     return tuple(found)
 
 
@@ -102,6 +108,7 @@ def tiles_of(loads: Sequence[Load], schedules: Schedules, row: Indices, turn: In
                 times=loop if load.space.repeated else 1.0,
                 streams=functools.reduce(np.logical_and, kept, products_alone),
                 streams_partly=functools.reduce(np.logical_or, kept, nobody),
+                widened=elements(load.space) * load.widened,
                 in_loop=load.space.repeated,
                 moves=load.space.cut and loop_axis in load.space.axes,
             )
@@ -131,6 +138,7 @@ def _copied_ahead(device: Device, held: Values, tiles: Sequence[LoadedTile], str
     panels = np.where(whole, 1.0, np.maximum(1.0, through_ring / PANEL_BYTES))
     beside = [np.logical_and(tile.moves and through_ring, np.logical_not(s)) for tile, s in zip(tiles, streamed, strict=True)]
     wanted = (1 + np.ceil(MOST_STAGES / panels)) * sum(tile.bytes * each for tile, each in zip(tiles, beside, strict=True))
+    wanted = wanted + sum(tile.widened for tile in tiles)
     loaded: Values = sum(tile.bytes for tile, _ in inside or [(tile, True) for tile in tiles])
     fits = wanted <= device.shared_memory_bytes - MOST_STAGES * PANEL_BYTES - np.maximum(0.0, held - loaded)
     return [np.logical_and(each, fits) for each in beside]
