@@ -148,7 +148,20 @@ def test_what_is_changed_has_memory_of_its_own() -> None:
     cache, x, w = example.inputs()
     with pytest.raises(InvalidInput, match="cache and x share memory, and _appended changes cache"):
         opt(cache, cache[:, :2], w)
+    memory = cache.numpy()
+    with pytest.raises(InvalidInput, match="share memory"):
+        opt(torch.from_numpy(memory), torch.from_numpy(memory)[:, :2], w)
     assert opt(cache, x, w).shape == (2, 6, 16)
+
+
+def test_parts_of_one_tensor_have_memory_of_their_own() -> None:
+    example = EXAMPLES["cache"]
+    opt = optimized(example, example.inputs())
+    cache, x, w = example.inputs()
+    both = torch.cat([cache.flatten(), x.flatten()])
+    parts = both[: cache.numel()].view(cache.shape), both[cache.numel() :].view(x.shape)
+    wanted = example.function(cache, x, w)
+    same([opt(*parts, w), parts[0]], [wanted, cache])
 
 
 def test_examples_that_were_expanded_are_no_promise() -> None:

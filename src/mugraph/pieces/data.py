@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -148,14 +147,14 @@ class PartitionedResult(Superoptimized):
     def _check_memory(self, inputs: list[torch.Tensor]) -> None:
         """Raise InvalidInput where a tensor that is changed shares memory with another one: they were recorded as two tensors."""
         writes = self.cut.recorded.writes
-        memory = [tensor.untyped_storage()._cdata for tensor in inputs] if writes else []
-        users = Counter(memory)
+        extents = [_extent(tensor) for tensor in inputs] if writes else []
         for number in writes:
-            if users[memory[number]] > 1:
-                names = self.cut.recorded.calling.inputs
-                other = next(other for other, place in enumerate(memory) if place == memory[number] and other != number)
-                shared = f"{names[number]} and {names[other]} share memory"
-                raise InvalidInput(f"{shared}, and {self.name} changes {names[number]}; give it tensors of their own")
+            changed = extents[number]
+            for other, extent in enumerate(extents):
+                if other != number and max(changed.start, extent.start) < min(changed.stop, extent.stop):
+                    names = self.cut.recorded.calling.inputs
+                    shared = f"{names[number]} and {names[other]} share memory"
+                    raise InvalidInput(f"{shared}, and {self.name} changes {names[number]}; give it tensors of their own")
 
     @property
     def name(self) -> str:
@@ -209,3 +208,10 @@ class PartitionedResult(Superoptimized):
         library = f" and {called} library kernel{'s' * (called != 1)}" if called else ""
         what = f"{many} program{'s' * (many != 1)}{library}{share}; {left} calls by PyTorch"
         return f"<{type(self).__name__} for {self.target}: {what}, {'found' if self.found else 'original'}>"
+
+
+def _extent(tensor: torch.Tensor) -> range:
+    """The addresses from the first byte of a tensor to its last, others between them included; none where it is empty."""
+    start = tensor.data_ptr()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return range(start, start + (last + 1) * tensor.element_size() if tensor.numel() else start)
