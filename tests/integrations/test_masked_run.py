@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mugraph.frontend.masked_axis import Place
 from mugraph.frontend.masked_parts import masked_parts
 from mugraph.integrations.masked_run import MaskedRun
 from mugraph.integrations.torch_compile import compilations
@@ -63,23 +64,91 @@ def test_a_cache_grows_and_nothing_is_compiled_again(caplog: pytest.LogCaptureFi
             torch.testing.assert_close((k, v), tuple(theirs))
             if not step:
                 first = len(compilations)
-        assert len(compilations) == first == 2, "the graph, and its attention at 128 slots"
+        assert len(compilations) == first <= 3, (
+            "the graph, and its attention at 1024 slots in one or two parts of the search space"
+        )
         assert compilations[1].partition.byte_share == 1.0
-        assert caplog.text.count("is optimized for 128 elements") == 1
+        assert caplog.text.count("is optimized for 1024 elements") == 1
+
+
+def test_layers_share_kernels_and_keep_their_own_weights_and_caches() -> None:
+    layers = [Decoder().eval() for _ in range(3)]
+
+    def model(x: torch.Tensor, *caches: torch.Tensor) -> list[torch.Tensor]:
+        grown = list[torch.Tensor]()
+        for number, layer in enumerate(layers):
+            x, k, v = layer(x, *caches[2 * number : 2 * number + 2])
+            grown += k, v
+        return [x, *grown]
+
+    fast = compiled(model)
+    with torch.inference_mode():
+        ours = theirs = [tensor for _ in layers for tensor in cache(5)]
+        for _ in range(8):
+            x = torch.randn(1, 1, 32)
+            (y, *ours), (wanted, *theirs) = fast(x, *ours), model(x, *theirs)
+            torch.testing.assert_close(y, wanted, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(ours, theirs)
+    assert len(compilations) <= 3, "the graph, and one attention for three layers in one or two parts of the search space"
 
 
 def test_larger_capacities_are_made_when_a_call_needs_them() -> None:
     fast = compiled(lambda x, y: torch.softmax(y @ x, 0) @ y)
     with torch.inference_mode():
         counts = []
-        for size in (7, 128, 129, 511, 512, 30):
+        for size in (7, 1024, 1025, 4095, 4096, 30):
             x, y = torch.randn(16), torch.randn(size, 16)
             torch._dynamo.mark_dynamic(y, 0)
             torch.testing.assert_close(fast(x, y), torch.softmax(y @ x, 0) @ y, rtol=1e-4, atol=1e-5)
             counts.append(len(compilations))
-    assert counts[1] == counts[0]
-    assert counts[2] > counts[1], "256, 512 and 1024"
-    assert counts[2:] == [counts[2]] * 4
+    assert counts[0] == counts[1] < counts[2] == counts[3] == counts[4] == counts[5], "1024 slots, and 8192"
+
+
+class Counted(MaskedRun):
+    """Capacities that nothing is computed for; PyTorch is as fast up to a size."""
+
+    def __init__(self, in_place: bool, slow_until: int = 0, more: int = 0, limit: int = 8) -> None:
+        part: Any = SimpleNamespace(masked=SimpleNamespace(more=more, inputs=(Place(0, 0),)), outputs=())
+        super().__init__(part, lambda module, masked, budget: None, limit)
+        self.reads_in_place, self.slow_until, self.made = in_place, slow_until, list[int]()
+
+    def _compiled(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> Any:
+        self.made.append(capacity)
+        return SimpleNamespace(capacity=capacity, in_place=self.reads_in_place or None)
+
+    def _is_faster(self, runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> bool:
+        return size > self.slow_until
+
+    def runs(self, size: int) -> int | None:
+        """The capacity whose kernels run a size."""
+        runner = self._runner(size, [torch.empty(size, 8)])
+        return None if runner is None else runner.capacity
+
+
+def test_kernels_that_read_tensors_where_they_lie_serve_smaller_sizes_too() -> None:
+    run = Counted(in_place=True)
+    assert [run.runs(size) for size in (17, 1, 128, 1024, 1025, 8192, 100)] == [1024] * 4 + [8192] * 2 + [1024]
+    assert run.made == [1024, 8192]
+
+
+def test_kernels_that_copy_are_made_for_each_capacity() -> None:
+    run = Counted(in_place=False)
+    assert [run.runs(size) for size in (17, 128, 129, 1024)] == [128, 128, 1024, 1024]
+    assert run.made == [1024, 128]
+
+
+def test_sizes_at_which_pytorch_is_faster_are_its_own() -> None:
+    run = Counted(in_place=True, slow_until=100)
+    assert [run.runs(size) for size in (17, 128, 129, 1024)] == [None, None, 1024, 1024]
+    assert run.made == [1024]
+
+
+def test_room_is_bounded_by_what_inputs_take() -> None:
+    run = Counted(in_place=True, more=1)
+    wide = torch.empty(4, 1 << 14)  # 64 KiB an element
+    assert run._wanted(4, [wide]) == [127, 1023]
+    assert run._wanted(4, [torch.empty(4, 1 << 16)]) == [127, 255]
+    assert run._wanted(4, [torch.empty(4, 1 << 20)]) == [127]
 
 
 def test_tensors_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +166,7 @@ def test_tensors_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> Non
     with torch.inference_mode():
         attend(5)  # for which kernels are made
         monkeypatch.setattr(AtCapacity, "arguments", copied)
-        for size in (2, 31, 32, 33, 127, 128, 64):
+        for size in (2, 31, 32, 33, 127, 128, 509, 1023, 1024, 64):
             attend(size)
 
 
@@ -123,10 +192,10 @@ def test_random_numbers_of_others_stay_what_they_are() -> None:
     ],
 )
 def test_capacities_that_a_call_asks_for_hold_it_however_few(limit: int, size: int, wanted: list[int]) -> None:
-    part: Any = SimpleNamespace(masked=SimpleNamespace(more=0, inputs=()), outputs=())
+    part: Any = SimpleNamespace(masked=SimpleNamespace(more=0, inputs=(Place(0, 0),)), outputs=())
     run = MaskedRun(part, lambda module, masked, budget: None, limit)
     run.capacities = {128: None} if limit == 8 and size == 129 else {}
-    assert run._wanted(size) == wanted
+    assert run._wanted(size, [torch.empty(size, 1 << 20, device="meta")]) == wanted
 
 
 def test_means_and_products_over_the_size_have_kernels() -> None:

@@ -13,7 +13,7 @@ from mugraph.frontend import record
 from mugraph.frontend.partition import Piece, partition
 from mugraph.frontend.recorded_graph import recorded_graph
 from mugraph.ir.graph import Graph
-from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions, PieceOutcome
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, PieceOutcome
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
 from mugraph.support.deadline import Deadline
 
@@ -77,6 +77,16 @@ def test_a_program_of_everything_is_tried_first() -> None:
     (piece,) = planned(optimizer).partition.pieces
     assert {"cat", "_softmax"} < names(piece)
     assert len(optimizer.asked) == 1
+
+
+def test_want_of_time_at_one_size_says_nothing_of_others() -> None:
+    graphs: GraphsByForm = {}
+    (hurried,) = plans(recorded(), "cpu", Choosy({"nothing"}, hurry=1e9), Deadline(20.0), graphs)
+    assert not hurried.partition.pieces
+    assert not graphs
+    (plan,) = plans(recorded(), "cpu", Choosy({"nothing"}), Deadline(120.0), graphs)
+    assert plan.partition.pieces
+    assert graphs
 
 
 def test_what_comes_before_parts_is_a_program_of_its_own() -> None:

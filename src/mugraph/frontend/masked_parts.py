@@ -178,7 +178,8 @@ def _with_one_symbol(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], output
             if not _tensors(node):
                 copies[node] = _size(node, graph, copies)
         for node in nodes:
-            copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+            arguments = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
+            copies[node] = copy = graph.create_node(node.op, node.target, *arguments)  # named after what it does: see `form`
             values = fx.map_arg((copy.args, copy.kwargs), lambda source: source.meta["val"])
             copy.meta["val"] = copy.target(*values[0], **values[1])  # type: ignore[operator]
     graph.output(tuple(copies[node] for node in outputs))

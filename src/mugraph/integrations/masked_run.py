@@ -1,8 +1,9 @@
 """Parts of graphs of `torch.compile` that reduce a symbolic size, run by kernels of a few capacities.
 
 The first call optimizes for capacities that hold it and some growth; a call beyond all of them adds larger ones. So a cache that
-grows by one with every token has kernels at every size, and they are made as often as the logarithm of its length. Where PyTorch
-is faster, or where sizes differ that are one in a part, PyTorch runs the calls.
+grows by one with every token has kernels at every size, and they are made as often as the logarithm of its length. Kernels that
+read tensors where they lie take the time of the length, and the largest of what is wanted serves all smaller sizes, too. Where
+PyTorch is faster, or where sizes differ that are one in a part, PyTorch runs the calls.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -31,6 +32,10 @@ _SMALLEST = 128
 """The smallest number of slots: so few cost next to nothing."""
 _GROWTH = 4
 """Capacities are made for sizes up to so many times that of the call that asks for them."""
+_ROOM, _ROOM_BYTES = 1024, 1 << 26
+"""On a CPU the first ones have so many slots at least, unless the inputs that have the axis take more than that then."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger("mugraph.torch_compile")
 
@@ -95,17 +100,19 @@ class MaskedRun:
         return next((runner for capacity, runner in self.capacities.items() if capacity >= size), None)
 
     def _fill(self, size: int, inputs: Sequence[torch.Tensor]) -> None:
-        """Make capacities for a size, and for those that it may grow to."""
+        """Make capacities for a size, and for those that it may grow to: the largest first, which may serve the others."""
         if max(self.capacities, default=0) >= size:  # by the turn before
             return
-        made, deadline = dict(self.capacities), Deadline(self.budget)
-        wanted = self._wanted(size)
-        for left, capacity in zip(range(len(wanted), 0, -1), wanted, strict=True):
-            _log.info("a part of a graph is optimized for %d elements, and all fewer", capacity)
-            made[capacity] = self._made(capacity, inputs, deadline.share(1 / left))
-        self.capacities = made
+        made, deadline, runner = dict[int, AtCapacity | None](), Deadline(self.budget), None
+        wanted = self._wanted(size, inputs)
+        for left, capacity in zip(range(len(wanted), 0, -1), reversed(wanted), strict=True):
+            if runner is None or runner.in_place is None:
+                _log.info("a part of a graph is optimized for %d elements, and all fewer", capacity)
+                runner = self._tried(functools.partial(self._compiled, capacity, inputs, deadline.share(1 / min(left, 2))))
+            made[capacity] = runner if runner is not None and self._is_faster(runner, capacity // 2 + 1, inputs) else None
+        self.capacities = {**self.capacities, **dict(sorted(made.items()))}
 
-    def _wanted(self, size: int) -> list[int]:
+    def _wanted(self, size: int, inputs: Sequence[torch.Tensor]) -> list[int]:
         """The capacities that are missing for a size and its growth, in ascending order; if there may be few, what holds it."""
         wanted, slots, largest = list[int](), _SMALLEST, max(self.capacities, default=0)
         while slots < 2 * max(_GROWTH * size, _SMALLEST):
@@ -115,12 +122,21 @@ class MaskedRun:
             slots *= 2
         room = self.limit - len(self.capacities)
         first = max(sum(capacity < size for capacity in wanted) + 1 - room, 0)
-        return wanted[first : first + room]
+        return [*wanted, *self._roomy(wanted[-1], inputs)][first : first + room]
 
-    def _made(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> AtCapacity | None:
+    def _roomy(self, capacity: int, inputs: Sequence[torch.Tensor]) -> list[int]:
+        """A capacity beyond that one which costs nothing to those who read tensors where they lie, if there is one."""
+        slots = start = capacity + self.part.masked.more
+        one = sum(inputs[number].nbytes // inputs[number].shape[dim] for number, dim in self._places)
+        while slots < _ROOM and 2 * slots * one <= _ROOM_BYTES and inputs[0].device.type == "cpu":
+            slots *= 2
+        return [slots - self.part.masked.more] if slots > start else []
+
+    def _tried(self, work: Callable[[], T]) -> T | None:
+        """What work without gradients makes; None where something is raised, which is reported."""
         try:
             with _disable_current_modes(), torch.no_grad():
-                return self._compiled(capacity, inputs, budget)
+                return work()
         except Exception:  # a model must run whatever goes wrong in here
             if self.strict:
                 raise
@@ -128,14 +144,13 @@ class MaskedRun:
             return None
 
     def _compiled(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> AtCapacity | None:
-        """Kernels at a capacity; None where there are none, they are slower, or what lies behind the elements reaches results."""
+        """Kernels at a capacity; None where there are none, or what lies behind the elements reaches results."""
         graph, device = self.part.masked, inputs[0].device
         example = AtCapacity(graph, capacity, graph.module, device).arguments(capacity, self._resized(inputs, capacity))
         made = self.specialized(concrete(graph.module, example), graph, budget)
         if made is None:
             return None
-        least = capacity // 2 + 1
-        looked_at = {size: self._resized(inputs, size) for size in (1, least, capacity - 1)}
+        looked_at = {size: self._resized(inputs, size) for size in (1, capacity // 2 + 1, capacity - 1)}
         runner = AtCapacity(graph, capacity, made.padded, device)
         if not _ignores_other_slots(runner, looked_at):
             _log.warning("what lies behind the elements reaches a result of kernels, which are not used; please report this")
@@ -143,15 +158,18 @@ class MaskedRun:
         if made.in_place is not None:
             in_place = AtCapacity(graph, capacity, made.padded, device, made.in_place)
             if _ignores_other_slots(in_place, looked_at):
-                runner = in_place
-            else:
-                _log.warning("kernels that read tensors where they lie give other bits, and are not used; please report this")
-        given = looked_at[least]
+                return in_place
+            _log.warning("kernels that read tensors where they lie give other bits, and are not used; please report this")
+        return runner
+
+    def _is_faster(self, runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether kernels are to run the part at a size rather than PyTorch."""
+        given = self._resized(inputs, size)
         calls: list[Callable[[], Any]] = [
             functools.partial(self.part.original, *given),
-            functools.partial(runner, least, given),
+            functools.partial(runner, size, given),
         ]
-        return runner if not self.faster or quickest(calls) == 1 else None
+        return not self.faster or self._tried(functools.partial(quickest, calls)) == 1
 
     def _resized(self, inputs: Sequence[torch.Tensor], size: int) -> list[torch.Tensor]:
         """Random numbers of a size; integers are those of a call, repeated."""

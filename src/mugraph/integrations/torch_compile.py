@@ -59,6 +59,8 @@ _USES = 3
 """How often a size must come to be worth seconds."""
 _REMEMBERED = 4096
 """Sizes that are counted before counting starts anew."""
+_TRIED = 0.75
+"""Of the time that is left, what a part of the search space may take where another one is tried behind it."""
 
 
 class SizedGraph:
@@ -297,13 +299,21 @@ def _with_masked_parts(
     """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
 
     def specialized(at_capacity: fx.GraphModule, masked: MaskedGraph, budget: float | None) -> AtCapacityGraphs | None:
-        ready, deadline, spaces = ready_to_cut(at_capacity), Deadline(budget), _spaces(options, at_capacity, masked)
+        ready, deadline, best = ready_to_cut(at_capacity), Deadline(budget), None
+        spaces = _spaces(options, at_capacity, masked)
         for left, space in zip(range(len(spaces), 0, -1), spaces, strict=True):
-            chosen = replace(options, keep="all", space=space, strict=options.strict and left == 1)
-            plan = _planned(chosen, ready, graphs, graph, deadline.share(1 / left))
-            if plan.partition.pieces:
-                return AtCapacityGraphs(plan.spliced(ready), growing_graph(ready, plan, masked))
-        return None
+            chosen = replace(options, keep="all", space=space, strict=options.strict and space is options.space)
+            plan = _planned(chosen, ready, graphs, graph, deadline.share(_TRIED if left > 1 else 1.0))
+            if not plan.partition.pieces:
+                continue
+            growing = growing_graph(ready, plan, masked, options.profile)
+            if growing is None:
+                best = best or AtCapacityGraphs(plan.spliced(ready))
+                continue
+            best = AtCapacityGraphs(growing.plan.spliced(ready), growing.module)
+            if not growing.copies:
+                break
+        return best
 
     later = graph.later if options.background else None
     runs: dict[str, MaskedRun] = {}
@@ -317,9 +327,9 @@ def _with_masked_parts(
 
 
 def _spaces(options: PieceOptions, at_capacity: fx.GraphModule, masked: MaskedGraph) -> list[SearchSpace | None]:
-    """The parts of the search space that are tried for a masked graph at a capacity, in order."""
+    """The parts of the search space that are tried for a masked graph at a capacity, until one has kernels that copy nothing."""
     short = short_iterations(_slots(at_capacity, masked)) if options.space is None and options.target == "cpu" else None
-    return [options.space] if short is None else [short, None]
+    return [options.space] if short is None else [None, short]
 
 
 def _slots(at_capacity: fx.GraphModule, masked: MaskedGraph) -> int:

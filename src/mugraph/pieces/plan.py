@@ -182,7 +182,8 @@ def plans(
     laid_out = (_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole))
     made = [_with_layers_of_lost(plan, device, optimizer, deadline) for plan in laid_out]
     if graphs is not None:
-        found = {piece: outcome.result for piece, outcome in decided.items() if outcome.result is not None}
+        answers = {piece: outcome for piece, outcome in decided.items() if not outcome.ran_out}  # want of time is none
+        found = {piece: outcome.result for piece, outcome in answers.items() if outcome.result is not None}
         for results in (found, *(plan.results for plan in made)):
             for piece, result in results.items():
                 graphs.setdefault(form_of(piece.program), result.graph)
