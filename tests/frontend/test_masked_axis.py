@@ -26,12 +26,13 @@ def keys(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-def masked_of(fn: Fn, *inputs: torch.Tensor) -> MaskedGraph:
-    """The masked graph of a function, whose inputs have the axis where their size is KEYS."""
+def masked_of(fn: Fn, *inputs: torch.Tensor, watched: Sequence[int] = ()) -> MaskedGraph:
+    """The masked graph of a function, whose inputs have the axis where their size is KEYS; masks among them may be watched."""
     dim = torch.export.Dim("keys", min=1, max=4096)
     places = {number: {place: dim for place, size in enumerate(each.shape) if size == KEYS} for number, each in enumerate(inputs)}
     program = recorded_at_all_sizes(fn, inputs, {}, {number: found for number, found in places.items() if found})
-    return masked(program.graph, {})
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    return masked(program.graph, {}, [placeholders[number] for number in watched])
 
 
 def at(size: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -98,6 +99,24 @@ def test_values_are_the_function_s_at_every_size_whatever_lies_behind(name: str)
         assert runner.ignores_other_slots(size, given)
         for ours, theirs in zip(runner(size, given), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, equal_nan=True)  # logarithms of negative numbers
+
+
+@pytest.mark.parametrize("shape", [(1, KEYS), (3, KEYS), (2, 1, 3, KEYS), (4, 1, KEYS), (2, 1, 1, KEYS)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bool])
+def test_attention_with_a_mask_that_is_watched_is_spelled_out(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=m, enable_gqa=True)
+
+    inputs = keys(2, 4, 3, 8), keys(2, 2, KEYS, 8), keys(2, 2, KEYS, 8), keys(*shape).to(dtype)
+    graph = masked_of(attend, *inputs, watched=[3])
+    assert not [node for node in graph.module.graph.nodes if "attention" in str(node.target)]
+    runner = AtCapacity(graph, CAPACITY, graph.module, torch.device("cpu"))
+    for size in (1, 2, 7, CAPACITY):
+        q, k, v, mask = at(size, inputs)
+        mask = (torch.rand(mask.shape) < 0.7) if dtype is torch.bool else torch.where(mask > 1.0, -math.inf, mask)
+        mask[..., -1] = 0.0 if mask.is_floating_point() else True  # a key that every query sees
+        assert runner.ignores_other_slots(size, [q, k, v, mask])
+        torch.testing.assert_close(runner(size, [q, k, v, mask])[0], attend(q, k, v, mask), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "largest and least", "softmax", "gram", "decode", "attention spelled out"])

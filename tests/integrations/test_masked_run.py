@@ -257,7 +257,60 @@ def test_what_else_is_computed_at_a_size_has_kernels_when_it_keeps_coming() -> N
             torch.testing.assert_close(ours, torch.softmax(x @ w, -1) * 2)
             torch.testing.assert_close(mean, y.mean(0) * 2)
             counts.append(len(compilations))
-    assert counts == [2, 2, 3, 3], "the mean at the first call, everything at the third"
+    assert [count - counts[0] for count in counts] == [0, 0, 1, 1], "the mean at the first call, everything at the third"
+
+
+W = torch.linspace(-1.0, 1.0, 1024).view(32, 32)
+
+
+def padded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    """Two layers of attention of which each sequence sees the keys from its first on."""
+    places = torch.arange(k.shape[2])[None, None, None, :]
+    shown = (places >= first[:, None, None, None]).expand(-1, -1, q.shape[2], -1)
+    added = torch.where(shown, 0.0, -torch.inf)
+    for _ in range(2):
+        q = F.scaled_dot_product_attention(q @ W, k, v, attn_mask=added, enable_gqa=True)
+    return q
+
+
+def padded_inputs(size: int, first: Sequence[int]) -> list[torch.Tensor]:
+    q, k, v = torch.randn(2, 4, 1, 32), *(torch.randn(2, 9, size, 32)[:, 3:5] for _ in range(2))
+    for tensor in (k, v):
+        torch._dynamo.mark_dynamic(tensor, 2)
+    return [q, k, v, torch.tensor(first)]
+
+
+def assert_padded(fast: Callable[..., Any], given: Sequence[torch.Tensor]) -> None:
+    torch.testing.assert_close(fast(*given), padded(*given), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_masks_of_positions_are_read_by_the_kernels_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = compiled(padded, budget=90.0)
+    with torch.inference_mode():
+        assert_padded(fast, padded_inputs(37, [0, 5]))
+        first = len(compilations)
+        assert 1.0 in [made.partition.byte_share for made in compilations]
+        monkeypatch.setattr(AtCapacity, "arguments", None)  # inputs are put into slots
+        for size in (3, 31, 32, 33, 61, 61, 61, 61, 127, 509, 1023, 1024):
+            for begin in ([0, 0], [size - 1, 1], [size // 2, 0]):
+                assert_padded(fast, padded_inputs(size, begin))
+        assert len(compilations) == first
+
+
+def test_where_a_mask_hides_all_keys_attention_is_0_as_in_pytorch() -> None:
+    fast = compiled(padded)
+    with torch.inference_mode():
+        for first in ([0, 5], [40, 5], [40, 40], [3, 39]):
+            assert_padded(fast, padded_inputs(40, first))
+
+
+def test_numbers_behind_a_mask_that_are_none_act_as_in_pytorch() -> None:
+    fast = compiled(padded)
+    with torch.inference_mode():
+        for number in (float("nan"), float("inf")):
+            given = padded_inputs(40, [1, 7])
+            given[2][1, :, 2, 3] = number
+            assert_padded(fast, given)
 
 
 @pytest.mark.parametrize(

@@ -116,5 +116,7 @@ def causal_mask(shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 
 
 def hides_a_row(mask: torch.Tensor) -> bool:
-    """Whether a mask [..., queries, keys] hides every key of some query."""
+    """Whether a mask [..., queries, keys] hides every key of some query; one of booleans says which keys are not hidden."""
+    if mask.dtype is torch.bool:
+        return not bool(mask.any(-1).all())
     return bool((mask.amax(-1) == -math.inf).any())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -68,16 +68,17 @@ class MaskedGraph:
         return max(*places, *(slots.end for slots in self.slots))
 
 
-def masked(graph: fx.Graph, tensors: dict[str, Any] | torch.nn.Module) -> MaskedGraph:
+def masked(graph: fx.Graph, tensors: dict[str, Any] | torch.nn.Module, watched: Collection[fx.Node] = ()) -> MaskedGraph:
     """The graph of ATen calls as one of a capacity. `tensors` has what its `get_attr` nodes name.
 
-    Nodes have their tensors without data in `meta["val"]`; sizes from 2 on are spoken of. Raises SizeMatters, naming the call,
-    where it does something along the axis that no rule knows, or where sizes are anything else than sizes.
+    Who runs it sees to it that no mask of attention in `watched` hides every key of a query. Nodes have their tensors without
+    data in `meta["val"]`; sizes from 2 on are spoken of. Raises SizeMatters, naming the call, where it does something along the
+    axis that no rule knows, or where sizes are anything else than sizes.
     """
     symbols = {symbol for node in graph.nodes for symbol in symbols_of(node.meta.get("val"))}
     if len(symbols) != 1:
         raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and one is wanted")
-    masking = _Masking(graph)
+    masking = _Masking(graph, watched)
     with _disable_current_modes(), torch.no_grad():  # Dynamo's, whose tensors without data are others
         for node in graph.nodes:
             masking.add(node)
@@ -112,8 +113,8 @@ def _place(value: Any) -> Place | None:
 class _Masking:
     """A masked graph that is being put together."""
 
-    def __init__(self, original: fx.Graph) -> None:
-        self.graph = fx.Graph()
+    def __init__(self, original: fx.Graph, watched: Collection[fx.Node]) -> None:
+        self.graph, self.watched = fx.Graph(), watched
         self.copies: dict[fx.Node, fx.Node] = {}
         self.slots: dict[Slots, fx.Node] = {}
         self.counts: dict[int, fx.Node] = {}
@@ -380,7 +381,8 @@ def _appended(masking: _Masking, call: Call) -> None:
 
 
 def _attended(masking: _Masking, call: Call) -> None:
-    """Attention over keys along the axis. With a mask it stays one call, so that rows of which every key is hidden stay 0."""
+    """Attention over keys along the axis. With a mask that nobody watches it stays one call, so that rows of which every key is
+    hidden stay 0."""
     names = [name for name in ("query", "key", "value") if call.tensor(name) is not None]
     axes = [None if (axis := call.axis(name)) is None else axis - call.rank(name) for name in names]
     mask = call.arguments.get("attn_mask")
@@ -390,10 +392,12 @@ def _attended(masking: _Masking, call: Call) -> None:
         raise _refused(call, "it is causal, or draws random numbers")
     if any(user.target is not operator.getitem or user.args[1] != 0 for user in call.node.users if _is_several(call)):
         raise _refused(call, "the sums of its rows are read")
-    if mask is not None:
+    if mask is not None and dim_of(mask.meta["val"]) != mask.meta["val"].dim() - 1:
+        raise _refused(call, "its mask does not have the axis as its last dimension")
+    if mask is not None and mask not in masking.watched:
         _attended_with_mask(masking, call, mask)
         return
-    masking.copies[call.node] = _spelled_out(masking, call)
+    masking.copies[call.node] = _spelled_out(masking, call, mask)
     if _is_several(call):
         masking.first_results.add(call.node)
 
@@ -404,17 +408,14 @@ def _is_several(call: Call) -> bool:
 
 
 def _attended_with_mask(masking: _Masking, call: Call, mask: fx.Node) -> None:
-    value = mask.meta["val"]
-    if dim_of(value) != value.dim() - 1:
-        raise _refused(call, "its mask does not have the axis as its last dimension")
-    hidden = False if value.dtype is torch.bool else -math.inf
+    hidden = False if mask.meta["val"].dtype is torch.bool else -math.inf
     operands = {node: masking.held(node, 0.0) for node in (_node(call, "key"), _node(call, "value"))}
     operands[mask] = masking.only_held(masking.copies[mask], hidden)
     _replaced(masking, call, operands)
 
 
-def _spelled_out(masking: _Masking, call: Call) -> fx.Node:
-    """Attention as products and a softmax over the keys that are held."""
+def _spelled_out(masking: _Masking, call: Call, mask: fx.Node | None) -> fx.Node:
+    """Attention as products and a softmax over the keys that are held; a mask hides no row of them."""
     query, key, value = (_node(call, name) for name in ("query", "key", "value"))
     copy, shape = masking.copies[query], query.meta["val"].shape
     groups, width = _groups(call), shape[-1]
@@ -426,10 +427,24 @@ def _spelled_out(masking: _Masking, call: Call) -> fx.Node:
     scaled = masking.call(_aten.mul.Tensor, copy, 1 / math.sqrt(width) if scale is None else scale)
     across = masking.call(_aten.transpose.int, masking.copies[key], -2, -1)
     scores = masking.call(_aten.matmul.default, scaled, across)
+    if mask is not None:
+        scores = _with_mask(masking, scores, masking.copies[mask], shape)
     shown = masking.only_held(scores, -math.inf)
     weights = masking.call(_aten.softmax.int, shown, -1)
     mixed = masking.call(_aten.matmul.default, weights, masking.held(value, 0.0))
     return masking.call(_aten.view.default, mixed, [*shape[:-1], value.meta["val"].shape[-1]]) if groups > 1 else mixed
+
+
+def _with_mask(masking: _Masking, scores: fx.Node, mask: fx.Node, shape: Sequence[int]) -> fx.Node:
+    """Scores with a mask for queries of a `shape`, whose heads may be more queries in the scores."""
+    own, alike = scores.meta["val"].shape, all(size == 1 for size in mask.meta["val"].shape[:-1][-2:])
+    if not alike:
+        scores = masking.call(_aten.view.default, scores, [*shape[:-1], -1])
+    if mask.meta["val"].dtype is torch.bool:
+        hidden = masking.call(_aten.where.ScalarOther, mask, scores, -math.inf)
+    else:
+        hidden = masking.call(_aten.add.Tensor, scores, mask)
+    return hidden if alike else masking.call(_aten.view.default, hidden, [*own[:-1], -1])
 
 
 def _groups(call: Call) -> int:

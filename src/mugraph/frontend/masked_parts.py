@@ -2,7 +2,9 @@
 
 In a decoder whose cache of keys and values grows, these are the attentions. A part is connected calls on tensors with symbolic
 sizes; calls whose results of such a size the graph returns stay outside, for they are written at their size anyway. Sizes that
-PyTorch gave different symbols are one size in a part: whoever runs it looks whether they are.
+PyTorch gave different symbols are one size in a part: whoever runs it looks whether they are. What is made of positions alone, as
+the masks of padded batches are, stays outside, too: parts read it, all layers the same. Whoever runs a part looks at the masks of
+attention, as for other programs (`mugraph.frontend.attention`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mugraph.frontend.attention import mask_of
 from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.masked_axis import KEEP_ZEROS, MaskedGraph, masked, name_of
 from mugraph.frontend.node_traits import mutates
@@ -41,6 +44,8 @@ class MaskedPart:
     outputs: tuple[fx.Node, ...]
     original: fx.GraphModule
     masked: MaskedGraph
+    masks: tuple[int, ...]
+    """Which of the inputs mask attention: the masked graph holds only where none of them hides a row."""
 
     @property
     def form(self) -> str:
@@ -56,8 +61,9 @@ def masked_parts(module: fx.GraphModule) -> list[MaskedPart]:
         return []
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     position = {node: number for number, node in enumerate(module.graph.nodes)}
+    outside = _of_positions(module.graph.nodes)
     parts: list[MaskedPart] = []
-    for nodes in _connected([node for node in calls if _is_followed(node, output)]):
+    for nodes in _connected([node for node in calls if node not in outside and _is_followed(node, output)]):
         try:
             parts.append(_part(nodes, position))
         except SizeMatters as reason:
@@ -66,9 +72,10 @@ def masked_parts(module: fx.GraphModule) -> list[MaskedPart]:
 
 
 def computes_elsewhere(module: fx.GraphModule, parts: Sequence[MaskedPart]) -> bool:
-    """Whether calls outside of the parts compute tensors of symbolic sizes, and do more than move and join elements."""
-    inside = {node for part in parts for node in part.nodes}
-    calls = (node for node in module.graph.nodes if node.op == "call_function" and node not in inside)
+    """Whether calls outside of the parts compute tensors of symbolic sizes, not of positions alone, and do more than move and
+    join elements."""
+    others = {node for part in parts for node in part.nodes} | _of_positions(module.graph.nodes)
+    calls = (node for node in module.graph.nodes if node.op == "call_function" and node not in others)
     return any(_varies(node) and (name := name_of(node)) and name != "cat" and name not in KEEP_ZEROS for node in calls)
 
 
@@ -110,6 +117,20 @@ def _tensors(node: fx.Node) -> list[torch.Tensor]:
 
 def _varies(node: fx.Node) -> bool:
     return any(symbols_of(tensor.shape) for tensor in _tensors(node))
+
+
+def _of_positions(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The calls that read no floating-point tensors but those that such calls make."""
+    found = set[fx.Node]()
+    for node in nodes:
+        if node.op == "call_function" and all(source in found or _is_whole(source) for source in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """Whether a node is given from outside, and is no floating-point tensor."""
+    return node.op != "call_function" and not any(tensor.is_floating_point() for tensor in _tensors(node))
 
 
 def _is_followed(node: fx.Node, output: fx.Node) -> bool:
@@ -163,7 +184,11 @@ def _part(nodes: list[fx.Node], position: dict[fx.Node, int]) -> MaskedPart:
         original = _with_one_symbol(nodes, inputs, outputs)
     except RuntimeError as error:  # as of a view that contiguous tensors have not
         raise SizeMatters(f"it cannot be recorded alone: {error}") from None
-    return MaskedPart(tuple(nodes), tuple(tensors), tuple(outputs), original, masked(original.graph, original))
+    masking = {mask_of(node) for node in nodes}
+    masks = tuple(number for number, node in enumerate(tensors) if node in masking)
+    placeholders = [node for node in original.graph.nodes if node.op == "placeholder"]
+    graph = masked(original.graph, original, {placeholders[number] for number in masks})
+    return MaskedPart(tuple(nodes), tuple(tensors), tuple(outputs), original, graph, masks)
 
 
 def _with_one_symbol(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.GraphModule:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mugraph.frontend.attention import hides_a_row
 from mugraph.frontend.graph_passes import concrete
 from mugraph.frontend.masked_axis import MaskedGraph
 from mugraph.frontend.masked_parts import MaskedPart
@@ -83,10 +84,19 @@ class MaskedRun:
     def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         size = self._size(inputs)
         runner = None if size is None else self._runner(size, inputs)
-        made = self.part.original(*inputs) if runner is None or size is None else runner(size, inputs)
+        made = self._by_torch(inputs) if runner is None or size is None else self._by_kernels(runner, size, inputs)
         return [
             tensor if strides is None else laid_out(tensor, strides) for tensor, strides in zip(made, self._strides, strict=True)
         ]
+
+    def _by_kernels(self, runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The outputs by kernels, or by PyTorch where a mask forbids them."""
+        hidden = any(hides_a_row(inputs[number]) for number in self.part.masks)
+        return self._by_torch(inputs) if hidden else runner(size, inputs)
+
+    def _by_torch(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        made: Sequence[torch.Tensor] = self.part.original(*inputs)
+        return made
 
     def _size(self, inputs: Sequence[torch.Tensor]) -> int | None:
         """The size of all inputs that have the axis; None where they differ, or where there is nothing to hold."""
@@ -166,8 +176,8 @@ class MaskedRun:
         """Whether kernels are to run the part at a size rather than PyTorch."""
         given = self._resized(inputs, size)
         calls: list[Callable[[], Any]] = [
-            functools.partial(self.part.original, *given),
-            functools.partial(runner, size, given),
+            functools.partial(self._by_torch, given),
+            functools.partial(self._by_kernels, runner, size, given),
         ]
         return not self.faster or self._tried(functools.partial(quickest, calls)) == 1
 

@@ -52,6 +52,7 @@ from mugraph.pieces.plan import OwnKernels, Plan, plans
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import quickest
 from mugraph.search.constraints import SearchSpace
+from mugraph.selection.structure_key import form_of
 from mugraph.sizes.growing_kernels import short_iterations
 from mugraph.support.deadline import Deadline
 
@@ -303,7 +304,9 @@ def _with_masked_parts(
         spaces = _spaces(options, at_capacity, masked)
         for left, space in zip(range(len(spaces), 0, -1), spaces, strict=True):
             chosen = replace(options, keep="all", space=space, strict=options.strict and space is options.space)
-            plan = _planned(chosen, ready, graphs, graph, deadline.share(_TRIED if left > 1 else 1.0))
+            plan = _planned(chosen, ready, known, graph, deadline.share(_TRIED if left > 1 else 1.0))
+            for form in [form for form, best_graph in known.items() if form_of(best_graph) == form]:
+                del known[form]  # of what is best as it is written at one capacity others may have kernels
             if not plan.partition.pieces:
                 continue
             growing = growing_graph(ready, plan, masked, options.profile)
@@ -315,6 +318,7 @@ def _with_masked_parts(
                 break
         return best
 
+    known: GraphsByForm = {}
     later = graph.later if options.background else None
     runs: dict[str, MaskedRun] = {}
     for part in parts:
