@@ -113,6 +113,7 @@ def test_what_masks_rest_on() -> None:
     assert minus == Known.HIDDEN
     assert (arith.opaque("select", of(Known.ZERO, (4,)), of(Known.NOTHING, (4,)), minus) == Known.HIDDEN).all()
     assert (arith.opaque("select", of(Known.FINITE, (4,)), of(Known.NOTHING, (4,)), minus) == Known.NOTHING).all()
+    assert (arith.opaque("select", of(Known.NOTHING, (4,)), minus, minus) == Known.HIDDEN).all()
 
 
 def test_constants_are_the_numbers_of_kernels() -> None:

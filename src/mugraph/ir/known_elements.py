@@ -144,7 +144,7 @@ class KnownArithmetic:
         if name == "select":
             condition, x, y = xs
             true = _is(condition, Known.HIDDEN, Known.LOWEST, Known.POSITIVE, Known.NEGATIVE)
-            return _first((_is(condition, Known.ZERO), y), (true, x), (numbers, Known.FINITE))
+            return _first((_is(condition, Known.ZERO), y), (true | (x == y), x), (numbers, Known.FINITE))
         if reference is None:
             return np.zeros(shape, np.uint8)
         with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ arguments").
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -27,7 +27,20 @@ from mugraph.lower.lower import Launch, kernel_windows, needed_nodes
 from mugraph.lower.memory import whole_bytes, with_places
 from mugraph.lower.phases import Phase
 from mugraph.lower.skipped_iterations import is_neutral
-from mugraph.lower.tile_form import Buffer, CutOff, Growing, GrowingInput, Index, Kernel, Matmul, Memory, Statement, Tile, Window
+from mugraph.lower.tile_form import (
+    Buffer,
+    CutOff,
+    Growing,
+    GrowingInput,
+    Index,
+    Kernel,
+    Matmul,
+    Memory,
+    Skip,
+    Statement,
+    Tile,
+    Window,
+)
 
 SIZES = "sizes"
 """The input that has the length, and behind it the strides."""
@@ -117,8 +130,25 @@ def with_lengths(launch: Launch, graph: Graph, lengths: Lengths, stops: Stops) -
         held = with_constant_inputs(kernel, {buffer: slots.begin[0] for buffer, slots in masks.items()}).body
         until = tuple(dict.fromkeys(_held(kernel, windows, masks))) if held != kernel.body else ()
         growing, copies = Growing(windows, ends, until, held, SIZES), [*_copies(kernel, windows)]
-    made = replace(kernel, inputs=(*kernel.inputs, SIZES), buffers=(*kernel.buffers, sizes, *copies), growing=growing)
+    skips = tuple(skip for skip in kernel.skips if until and _is_before_the_end(kernel, skip, windows, masks))
+    buffers = (*kernel.buffers, sizes, *copies)
+    made = replace(kernel, inputs=(*kernel.inputs, SIZES), buffers=buffers, skips=skips, growing=growing)
     return replace(launch, kernel=made, inputs=(*launch.inputs, lengths.sizes))
+
+
+def _is_before_the_end(kernel: Kernel, skip: Skip, windows: Sequence[Window], masks: Collection[str]) -> bool:
+    """Whether an iteration whose windows end before the length may be asked a tile that tells whether it has something to do.
+
+    What says how long inputs are has nothing to tell there.
+    """
+    tile = skip.tile
+    if tile.buffer in masks:
+        return False
+    window = next((window for window in _of_body(windows) if window.source.buffer == tile.buffer), None)
+    if window is None:
+        return all(source.source.buffer != tile.buffer for source in windows)
+    told = _around(kernel, window.source, Phase.BODY, [tile])
+    return (told.starts, told.extents) == (window.starts, window.extents)
 
 
 def _stopped(

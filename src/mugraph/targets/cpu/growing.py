@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -67,6 +67,8 @@ class Iterations:
 
     loop: str
     body: Sequence[Bounded]
+    whole: bool = True
+    """Whether all of what they read is there: tiles may be looked at that tell whether there is something to do."""
 
 
 def statements_of(kernel: Kernel, phase: Phase) -> Sequence[Bounded]:
@@ -89,7 +91,7 @@ def iterations(writer: Writer, kernel: Kernel) -> Iterator[Iterations]:
     if growing is not None and growing.held:
         first = _declared(writer, kernel, "whole_iterations", "held_within", "smaller", kernel.loop, growing.held)
         yield Iterations(f"for (long l = 0; l < {first}; ++l)", _bounded(growing.body, (None,) * len(growing.body)))
-    yield Iterations(f"for (long l = {first}; l < {last}; ++l)", statements_of(kernel, Phase.BODY))
+    yield Iterations(f"for (long l = {first}; l < {last}; ++l)", statements_of(kernel, Phase.BODY), growing is None)
 
 
 def _declared(
@@ -140,10 +142,7 @@ def _print_window(writer: Writer, kernel: Kernel, window: Window) -> None:
     """Declare the pointer and the strides by which statements read an input: its own, or those of a copy of what is left."""
     assert kernel.growing is not None
     source, dtype = window.source, writer.dtypes[window.source.buffer]
-    compact = compact_strides(kernel)
-    for _, number in _arguments(source):
-        given = f"{kernel.growing.sizes}[{number + 1}]"
-        writer.line(f"long stride{number} = {f'compact ? {compact[number]} : {given}' if number in compact else given};")
+    _print_strides(writer, kernel, source, compact_strides(kernel))
     writer.line(f"const {dtype}_t *{source.buffer} = whole_{source.buffer};")
     if not window.copy:
         return
@@ -154,6 +153,23 @@ def _print_window(writer: Writer, kernel: Kernel, window: Window) -> None:
     with writer.block(f"if ({source.buffer}_held < {window.extents[source.axis]})"):
         _print_copy(writer, window)
         _print_turn_to_copy(writer, window)
+
+
+def print_given_strides(writer: Writer, kernel: Kernel, buffer: str) -> None:
+    """Declare the strides by which a tile is read of an input of `arguments`, if it is one whose strides are arguments."""
+    growing = kernel.growing
+    source = next((window.source for window in (growing.windows if growing else ()) if window.source.buffer == buffer), None)
+    if growing is not None and source is not None:
+        writer.line(f"const int64_t *{growing.sizes} = arguments[{kernel.inputs.index(growing.sizes)}];")
+        _print_strides(writer, kernel, source, {})
+
+
+def _print_strides(writer: Writer, kernel: Kernel, source: GrowingInput, compact: Mapping[int, int]) -> None:
+    """Declare the strides of an input, those of `compact` being numbers where a call gives these."""
+    assert kernel.growing is not None
+    for _, number in _arguments(source):
+        given = f"{kernel.growing.sizes}[{number + 1}]"
+        writer.line(f"long stride{number} = {f'compact ? {compact[number]} : {given}' if number in compact else given};")
 
 
 def _print_turn_to_copy(writer: Writer, window: Window) -> None:

@@ -96,7 +96,8 @@ class Cpu:
         Raises UnsupportedOperator where an input is read in ways that are not known to stay within it.
         """
         check_readers(graph, lengths)
-        launches = lower(graph, passes=PASSES, strides=lengths.strides(graph))
+        lowered = lower(graph, passes=PASSES, strides=lengths.strides(graph))
+        launches = {index: with_skips(launch, graph) for index, launch in lowered.items()}
         launches = self._with_packed_weights(launches, graph.constants - {value.node for value in lengths.axes})
         stops = partial(product_stops, self.vectors or find_compiler().vectors)
         return {index: with_lengths(launch, graph, lengths, stops) for index, launch in launches.items()}

@@ -80,7 +80,8 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
                 _print_statements(writer, statements_of(kernel, Phase.BEFORE))
             for run in iterations(writer, kernel):
                 with writer.block(run.loop), reading(writer, kernel, Phase.BODY):
-                    print_skips(writer, kernel)
+                    if run.whole:
+                        print_skips(writer, kernel)
                     _print_statements(writer, run.body)
             with reading(writer, kernel, Phase.AFTER):
                 _print_statements(writer, statements_of(kernel, Phase.AFTER))

@@ -7,6 +7,7 @@ import math
 from mugraph.lower.tile_form import Kernel, Skip
 from mugraph.lower.tiles import merged
 from mugraph.targets.c_text import literal, scaled, sum_of
+from mugraph.targets.cpu.growing import print_given_strides
 from mugraph.targets.cpu.source import Writer
 
 _REMEMBERED = 1 << 14
@@ -32,6 +33,7 @@ def _print_look(writer: Writer, kernel: Kernel, skip: Skip) -> None:
     runs = [run for run in merged(tile) if run[1]]
     *outer, (rows, row), (columns, column) = [(1, 0)] * (2 - len(runs)) + runs
     writer.line(f"const {dtype}_t *{tile.buffer} = arguments[{kernel.inputs.index(tile.buffer)}];")
+    print_given_strides(writer, kernel, tile.buffer)
     writer.pointer("p", tile)
     writer.line("int alike = 1;")
     for level, (count, _) in enumerate(outer):
