@@ -5,6 +5,7 @@
     python benchmarks/models.py share --size small               # of bytes and operations, and why the rest is not in kernels
     python benchmarks/models.py classes                          # classes of `transformers`: see benchmarks/model_classes.py
     python benchmarks/models.py generate                         # tokens of those that generate: see benchmarks/generation.py
+    python benchmarks/models.py rates                            # tokens per second of `generate`: see benchmarks/token_rates.py
     python benchmarks/models.py rivals                           # beside other runtimes: see benchmarks/model_rivals.py
 
 - compile: a prompt, then tokens: every new graph is timed, in a fresh process with an empty cache and in another with the cache
@@ -42,6 +43,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 import generation
 import model_classes
 import model_rivals
+import token_rates
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.frontend.graph_passes import with_arrangements
@@ -62,7 +64,12 @@ Record = dict[str, Any]
 
 def main() -> None:
     """Run one part, write its results, print the table."""
-    elsewhere = {"classes": model_classes.main, "generate": generation.main, "rivals": model_rivals.main}
+    elsewhere = {
+        "classes": model_classes.main,
+        "generate": generation.main,
+        "rates": token_rates.main,
+        "rivals": model_rivals.main,
+    }
     if sys.argv[1:2] and sys.argv[1] in elsewhere:
         elsewhere[sys.argv[1]](sys.argv[2:])
         return
