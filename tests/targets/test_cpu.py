@@ -111,7 +111,7 @@ def test_functions_without_choices_of_vectors_are_the_same_bit_for_bit() -> None
     inputs = [kernel.input(name, (1 << 16,), FP32) for name in "xy"]
     block = GraphBuilder(Level.BLOCK, grid=(1,))
     x, y = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(inputs))
-    values = [block.add("maximum", x, y), *(block.add(name, x) for name in ("exp", "exp2", "expm1"))]
+    values = [block.add("maximum", x, y), *(block.add(name, x) for name in ("exp2", "expm1"))]
     saved = [block.add("output_saver", value, omap=(0,)) for value in values]
     graph = kernel.build(kernel.graph_defined(block.build(saved), inputs))
     results = [executable_for(graph, vectors)(*patterns) for vectors in WIDTHS]
@@ -120,6 +120,27 @@ def test_functions_without_choices_of_vectors_are_the_same_bit_for_bit() -> None
             assert np.array_equal(np.isnan(one), np.isnan(other))
             numbers = ~np.isnan(one)
             assert np.array_equal(one.view(np.uint32)[numbers], other.view(np.uint32)[numbers])
+
+
+def test_exponentials_of_every_number_are_within_two_units_in_the_last_place() -> None:
+    """Of each width, as vectors of sixteen lanes look powers up: down to the smallest subnormal, up to infinity."""
+    patterns = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16, dtype=np.uint32).view(np.float32)
+    points = np.concatenate(
+        [patterns, np.linspace(-104, 89, 1 << 18, dtype=np.float32), np.array([0.0, -0.0, np.inf, -np.inf], np.float32)]
+    )
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", points.shape, FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    saved = block.add("output_saver", block.add("exp", block.iterator(0, kernel.tensor(x), (None,), None)), omap=(0,))
+    graph = kernel.build(kernel.graph_defined(block.build([saved]), [x]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = np.exp(points.astype(np.float64))
+        rounded = exact.astype(np.float32)
+    finite = np.isfinite(rounded)
+    for vectors in WIDTHS:
+        (result,) = executable_for(graph, vectors)(points)
+        np.testing.assert_array_equal(result[~finite], rounded[~finite])
+        assert (np.abs(result[finite] - exact[finite]) < 2 * np.spacing(rounded[finite])).all(), vectors
 
 
 def mixed_product(left: DType) -> Graph:

@@ -558,6 +558,23 @@ INLINE vec exp_tail(vec r)
 }
 INLINE vec exp_near_zero(vec r) { return exp_tail(r) + 1.0f; }
 
+#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
+/* exp(x) = 2^n exp(r), n a number of sixteenths, |r| <= ln(2)/32: sixteenths are looked up in a register. */
+INLINE vec vec_exp(vec x)
+{
+    const vec sixteenths = {1.0f,        1.04427378f, 1.09050773f, 1.13878863f, 1.18920712f, 1.24185781f, 1.29683955f, 1.35425555f,
+                            1.41421356f, 1.47682615f, 1.54221083f, 1.61049033f, 1.68179283f, 1.75625216f, 1.83400809f, 1.91520656f};
+    x = at_least(at_most(x, 89.0f), -104.0f);
+    vec shifted = x * 1.44269504f + 786432.0f;
+    vec n = shifted - 786432.0f;
+    vec r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    vec power = (vec)__builtin_ia32_permvarsf512_mask(sixteenths, (ints)shifted, sixteenths, 0xffff);
+    POLYNOMIAL(r, 0.166667186f, 0.50001619f, 1.0f)
+    sum = sum * r * power + power;
+    return __builtin_ia32_scalefps512_mask(sum, n, sum, 0xffff, 4);
+}
+#else
 /* exp(x) = 2^n exp(r), |r| <= ln(2)/2. */
 INLINE vec vec_exp(vec x)
 {
@@ -568,6 +585,7 @@ INLINE vec vec_exp(vec x)
     r = r + n * 2.12194440e-4f;
     return times_power(exp_near_zero(r), shifted);
 }
+#endif
 
 /* x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2). */
 INLINE vec log_fraction(vec x, vec *e)
