@@ -48,17 +48,22 @@ def _changed(kernel: Kernel, change: _Change) -> Kernel:
             part = fewer
         parts.append(part)
     before, body, after = parts
-    used = {tile.buffer for statement in (*before, *body, *after) for tile in (statement.target, *statement.sources)}
+    return without_unused_buffers(replace(kernel, before=before, body=body, after=after))
+
+
+def without_unused_buffers(kernel: Kernel) -> Kernel:
+    """The kernel without shared buffers that no statement touches."""
+    used = {tile.buffer for statement in kernel.statements for tile in (statement.target, *statement.sources)}
     buffers = tuple(buffer for buffer in kernel.buffers if buffer.memory is not Memory.SHARED or buffer.name in used)
     known = {buffer.name for buffer in buffers}
     tensors = tuple((value, tile) for value, tile in kernel.tensors if tile.buffer in known)
-    return replace(kernel, buffers=buffers, before=before, body=body, after=after, tensors=tensors)
+    return replace(kernel, buffers=buffers, tensors=tensors)
 
 
 def _joined_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement, ...] | None:
     """The statements with one reduction fewer; None where no two can be joined."""
     for number, inner in enumerate(part):
-        if not isinstance(inner, Reduce) or inner.accumulate or not _is_local(kernel, inner, part):
+        if not isinstance(inner, Reduce) or inner.accumulate or not is_local(kernel, inner, part):
             continue
         readers = _readers(part, inner.target)
         if len(readers) != 1 or not _is_still_there(inner, part[number + 1 : readers[0]]):
@@ -74,7 +79,7 @@ def _joined(inner: Reduce, outer: Statement) -> Reduce | None:
     if not isinstance(outer, Reduce) or outer.combine is not inner.combine or outer.expression != Source(0):
         return None
     (read,) = outer.sources
-    seen = [_seen(read, inner.target, source) for source in inner.sources]
+    seen = [seen_through(read, inner.target, source) for source in inner.sources]
     sources = [tile for tile in seen if tile is not None]
     if len(sources) < len(seen):
         return None
@@ -102,7 +107,7 @@ def _with_last_joined(tile: Tile, inside: int) -> Tile:
 def _inlined_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement, ...] | None:
     """The statements without one whose value its readers compute; None where there is none."""
     for number, statement in enumerate(part):
-        if not isinstance(statement, Elementwise) or not _is_local(kernel, statement, part):
+        if not isinstance(statement, Elementwise) or not is_local(kernel, statement, part):
             continue
         readers = _readers(part, statement.target)
         if not readers or not _is_cheap(kernel, statement) or not _is_still_there(statement, part[number + 1 : readers[-1]]):
@@ -117,7 +122,7 @@ def _inlined_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement,
 def _read_in_place_once(kernel: Kernel, part: Sequence[Statement]) -> tuple[Statement, ...] | None:
     """The statements without one copy of an input; None where there is none, or readers cannot do without."""
     for number, statement in enumerate(part):
-        if isinstance(statement, Elementwise) and _copies_input(kernel, statement) and _is_local(kernel, statement, part):
+        if isinstance(statement, Elementwise) and _copies_input(kernel, statement) and is_local(kernel, statement, part):
             changed = {reader: _reading_in_place(kernel, statement, part[reader]) for reader in _readers(part, statement.target)}
             if all(reader > number and each is not None for reader, each in changed.items()):
                 return tuple(changed.get(place) or other for place, other in enumerate(part) if place != number)
@@ -141,7 +146,8 @@ def _reading_in_place(kernel: Kernel, copy: Elementwise, reader: Statement) -> S
     if reader.target.buffer == copy.target.buffer or reader.dequantized is not None:
         return None
     seen = [
-        _seen(tile, copy.target, source) if tile.buffer == copy.target.buffer else tile for tile in (reader.left, reader.right)
+        seen_through(tile, copy.target, source) if tile.buffer == copy.target.buffer else tile
+        for tile in (reader.left, reader.right)
     ]
     left, right = seen
     if left is None or right is None:
@@ -182,7 +188,7 @@ def inlined(made: Elementwise, reader: Statement) -> Statement | None:
         if tile.buffer != made.target.buffer:
             places.append(Source(_place(sources, tile)))
             continue
-        seen = [_seen(tile, made.target, source) for source in made.sources]
+        seen = [seen_through(tile, made.target, source) for source in made.sources]
         if None in seen:
             return None
         own = [Source(_place(sources, each)) for each in seen if each is not None]
@@ -197,7 +203,7 @@ def _place(sources: list[Tile], tile: Tile) -> int:
     return sources.index(tile)
 
 
-def _seen(read: Tile, made: Tile, source: Tile) -> Tile | None:
+def seen_through(read: Tile, made: Tile, source: Tile) -> Tile | None:
     """What `source` is where `made`, whose element i it goes into, is read as `read`; its further dimensions come last.
 
     None where strides cannot say it.
@@ -214,7 +220,7 @@ def _seen(read: Tile, made: Tile, source: Tile) -> Tile | None:
     seen = replace(source, shape=(*read.shape, *source.shape[more]), strides=(*known, *source.strides[more]))
     if source.lookup is None:
         return seen
-    index = _seen(read, made, source.lookup.index)
+    index = seen_through(read, made, source.lookup.index)
     return None if index is None else replace(seen, lookup=replace(source.lookup, index=index))
 
 
@@ -229,7 +235,7 @@ def _stride_in(runs: Sequence[tuple[int, ...]], size: int, stride: int) -> int |
     return None
 
 
-def _is_local(kernel: Kernel, statement: Statement, part: Sequence[Statement]) -> bool:
+def is_local(kernel: Kernel, statement: Statement, part: Sequence[Statement]) -> bool:
     """Whether what a statement writes is written by it alone, and read in its own part of the kernel alone."""
     name = statement.target.buffer
     touching = [each for each in kernel.statements if name in (each.target.buffer, *(tile.buffer for tile in each.sources))]

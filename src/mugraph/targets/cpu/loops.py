@@ -6,10 +6,14 @@ every subexpression is computed in the outermost loop where its operands are kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
+from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import operator
+from mugraph.lower.inlining import inlined
 from mugraph.lower.scalar_expressions import ROUNDED, Apply, Constant, Expression, Source, as_written, subexpressions
 from mugraph.lower.thread_mapping import LoopDim, loops_of
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan, Tile
@@ -33,6 +37,39 @@ def print_loops(writer: Writer, statement: Elementwise | Reduce, bounded: int | 
     """Write an elementwise statement or a reduction, along the dimension `bounded` of its points up to `held` elements."""
     with writer.block():
         Nest(writer, statement, bounded).write()
+
+
+def print_stored_and_reduced(writer: Writer, stored: Elementwise, reduction: Reduce) -> bool:
+    """Write both a statement and the reduction of what it stores in one loop, if vectors of both lie along the same dimension."""
+    both = _in_one(writer, stored, reduction)
+    if both is None or Nest(writer, stored).turned:
+        return False
+    nest = Nest(writer, both, stores=True)
+    vector = nest.loops[nest.vector]
+    if vector.size < UNROLLED * nest.lanes or not {0, 1}.issuperset(vector.strides) or not nest.reads_before_it_writes():
+        return False
+    with writer.block():
+        nest.write()
+    return True
+
+
+def _in_one(writer: Writer, stored: Elementwise, reduction: Reduce) -> Reduce | None:
+    """A reduction that computes what it reads, and has the place where that is to be stored as its last source; None where it
+    reads something else, not each element once, or what is rounded."""
+    if reduction.expression != Source(0) or stored.combine is not None or writer.dtype(stored.target) is not DType.FP32:
+        return None
+    (read,) = reduction.sources
+    made = inlined(stored, reduction)
+    if (
+        read.buffer != stored.target.buffer
+        or not isinstance(made, Reduce)
+        or read.buffer in {tile.buffer for tile in made.sources}
+    ):
+        return None
+    once = math.prod(read.shape) == math.prod(stored.target.shape) and all(
+        stride for size, stride in zip(read.shape, read.strides, strict=True) if size > 1
+    )
+    return replace(made, sources=(*made.sources, read)) if once else None
 
 
 def vector_cost(dim: LoopDim, lanes: int, operands: int) -> float:
@@ -67,8 +104,10 @@ Loops = TypeVar("Loops", bound=Elementwise | Reduce | Scan)
 class Nest(Generic[Loops]):
     """The loops of a statement, and the text inside each."""
 
-    def __init__(self, writer: Writer, statement: Loops, bounded: int | None = None) -> None:
+    def __init__(self, writer: Writer, statement: Loops, bounded: int | None = None, stores: bool = False) -> None:
+        """With `stores`, what a reduction reduces is stored in the place of its last source."""
         self.writer, self.statement, self.bounded = writer, statement, bounded
+        self.stored = len(statement.sources) - 1 if stores else None
         self.lanes = writer.vectors.lanes
         self.operands = 1 + len(statement.sources)
         lookups = [number for number, tile in enumerate(statement.sources) if tile.lookup is not None]
@@ -85,7 +124,7 @@ class Nest(Generic[Loops]):
     def write(self) -> None:
         self.writer.pointer("target", self.statement.target, written=True)
         for number, tile in enumerate(self.statement.sources):
-            self.writer.pointer(f"x{number}", tile)
+            self.writer.pointer(f"x{number}", tile, written=number == self.stored)
             if tile.lookup is not None:
                 self.writer.pointer(f"integers{number}", tile.lookup.index)
         self.level(0, self.lanes)
@@ -203,7 +242,7 @@ class Nest(Generic[Loops]):
                         self.writer.line(f"const long i{depth} = i + {number * self.lanes};")
                         self.define(reduced, self.lanes)
                         self.define(reduced + 1, self.lanes)
-                        value = self.names[self.expression]
+                        value = self.reduced_value(self.lanes)
                         self.writer.line(f"total{number} = {self.combined(f'total{number}', value)};")
             for number in range(UNROLLED):
                 with self.writer.block():
@@ -270,21 +309,43 @@ class Nest(Generic[Loops]):
         with self.writer.block(), self.scope():
             self.writer.line(f"const long i{depth} = {position};")
             self.define(depth + 1, lanes)
-            value = self.names[self.expression]
+            value = self.reduced_value(lanes)
             if lanes != self.lanes:
                 value = f"keep_first({value}, {self.neutral}, {lanes})"
             self.writer.line(f"total{number} = {self.combined(f'total{number}', value)};")
 
     def finish(self, lanes: Lanes) -> None:
-        value = self.names[self.expression]
         if self.loops[-1].reduced:
-            self.writer.line(f"total = {self.combined('total', value)};")
+            self.writer.line(f"total = {self.combined('total', self.reduced_value(lanes))};")
         else:
-            self.store(value, lanes, self.accumulates)
+            self.store(self.names[self.expression], lanes, self.accumulates)
+
+    def reduced_value(self, lanes: Lanes) -> str:
+        """What a reduction reduces, which is stored if it is to be."""
+        value = self.names[self.expression]
+        if self.stored is not None:
+            address = self.address(f"x{self.stored}", self.stored + 1, len(self.loops))
+            self.write_vector(self.statement.sources[self.stored], address, value, lanes)
+        return value
 
     def end(self, depth: int) -> str:
         """Where a loop ends."""
         return HELD if self.loops[depth].bounded else str(self.loops[depth].size)
+
+    def reads_before_it_writes(self) -> bool:
+        """Whether no result of a reduction is written to where a source has elements that are read later."""
+        target = self.statement.target
+        return not any(
+            self.writer.share_bytes(target, tile) and not self.lies_where_target_does(number)
+            for number, tile in enumerate(self.statement.sources)
+        )
+
+    def lies_where_target_does(self, number: int) -> bool:
+        """Whether a source has each of its elements in the place of the result that it is read for."""
+        target, tile = self.statement.target, self.statement.sources[number]
+        same_start = self.writer.scratch.get(target.buffer) == self.writer.scratch.get(tile.buffer) and target.start == tile.start
+        same_type = self.writer.dtype(target) is self.writer.dtype(tile)
+        return same_start and same_type and all(loop.strides[0] == loop.strides[number + 1] for loop in self.loops)
 
     # what the statement asks for -------------------------------------------------------------------------------------
 
@@ -418,7 +479,13 @@ class Nest(Generic[Loops]):
             value = self.combined(old, value)
         if stride != 1:
             self.writer.line(f"scatter_{dtype}({address}, {stride}, {value}, {lanes});")
-        elif lanes == self.lanes:
+        else:
+            self.write_vector(tile, address, value, lanes)
+
+    def write_vector(self, tile: Tile, address: str, value: str, lanes: Lanes) -> None:
+        """Write lanes of a value to neighbours in a tile."""
+        dtype = self.writer.dtype(tile)
+        if lanes == self.lanes:
             self.writer.line(f"store_{dtype}({address}, {value});")
         else:
             self.writer.line(f"store_first_{dtype}({address}, {value}, {lanes});")

@@ -24,6 +24,7 @@ from mugraph.lower.narrowing import with_copies_of_own_type, with_rounded_factor
 from mugraph.lower.skipped_iterations import with_skips
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.lower.tile_text import format_kernel
+from mugraph.lower.values_in_outputs import with_values_in_outputs
 from mugraph.targets.cpu import Vectors, print_program
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
 from mugraph.targets.cpu.dequantized_factors import with_dequantized_factors
@@ -32,7 +33,7 @@ from mugraph.targets.cpu.packed_factors import with_packed_factors
 from mugraph.targets.machine import LOWERED, Functions, Timed
 
 SOURCE_NAME = "kernels.c"
-PASSES = (with_joined_reductions, with_cheap_values_inlined, with_copies_of_own_type)
+PASSES = (with_joined_reductions, with_cheap_values_inlined, with_copies_of_own_type, with_values_in_outputs)
 """What is changed in kernels whose blocks are one thread."""
 LANES = (4, 8, 16)
 """Floats in a vector register, of the units there are."""

@@ -29,7 +29,7 @@ from mugraph.targets.cpu.growing import (
     statements_of,
     usual_strides,
 )
-from mugraph.targets.cpu.loops import print_loops
+from mugraph.targets.cpu.loops import print_loops, print_stored_and_reduced
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.scans import print_scan, print_scans
 from mugraph.targets.cpu.skips import print_idle, print_memory, print_skips
@@ -64,7 +64,9 @@ def header(name: str) -> str:
 
 def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
-    writer = Writer(vectors, dtypes, frozenset((*kernel.inputs, *kernel.outputs)), usual_strides(kernel))
+    device = frozenset((*kernel.inputs, *kernel.outputs))
+    scratch = {each.name: range(each.offset, each.offset + each.bytes) for each in kernel.buffers if each.memory is Memory.SHARED}
+    writer = Writer(vectors, dtypes, device, usual_strides(kernel), scratch)
     blocks = math.prod(kernel.grid)
     parallel = int(blocks > 1 and blocks * _work(kernel) > _SERIAL_WORK)
     print_idle(writer, kernel)
@@ -163,14 +165,30 @@ def _print_coordinates(writer: Writer, kernel: Kernel, slowest: Collection[int])
 
 
 def _print_statements(writer: Writer, statements: Sequence[Bounded]) -> None:
-    for each in statements:
-        match each.statement:
-            case Matmul() as product:
-                print_matmul(writer, product, each.dim)
-            case Scan() as scan:
-                print_scan(writer, scan)
-            case Elementwise() | Reduce() as statement:
-                print_loops(writer, statement, each.dim)
+    done = 0
+    while done < len(statements):
+        if _printed_in_one_loop(writer, statements[done : done + 2]):
+            done += 2
+        else:
+            _print_statement(writer, statements[done])
+            done += 1
+
+
+def _printed_in_one_loop(writer: Writer, both: Sequence[Bounded]) -> bool:
+    match [(each.statement, each.dim) for each in both]:
+        case [(Elementwise() as stored, None), (Reduce() as reduction, None)]:
+            return print_stored_and_reduced(writer, stored, reduction)
+    return False
+
+
+def _print_statement(writer: Writer, bounded: Bounded) -> None:
+    match bounded.statement:
+        case Matmul() as product:
+            print_matmul(writer, product, bounded.dim)
+        case Scan() as scan:
+            print_scan(writer, scan)
+        case Elementwise() | Reduce() as statement:
+            print_loops(writer, statement, bounded.dim)
 
 
 def _print_entry(writer: Writer, kernel: Kernel, parallel: int) -> None:

@@ -34,6 +34,8 @@ class Writer(Text):
     device: frozenset[str]
     strides: Mapping[int, int] = field(default_factory=dict)
     """What strides that are arguments usually are, by number."""
+    scratch: Mapping[str, range] = field(default_factory=dict)
+    """Which bytes of its block's memory each shared buffer has."""
 
     def usual(self, coefficient: int) -> int:
         """What a coefficient usually is, which has strides that are arguments."""
@@ -47,6 +49,12 @@ class Writer(Text):
     def is_device(self, tile: Tile) -> bool:
         """Whether the tile lies in device memory rather than in the block's cache-resident scratch."""
         return tile.buffer in self.device
+
+    def share_bytes(self, first: Tile, second: Tile) -> bool:
+        """Whether the buffers of two tiles have bytes in common."""
+        taken, others = (self.scratch.get(tile.buffer, range(0)) for tile in (first, second))
+        overlap = max(taken.start, others.start) < min(taken.stop, others.stop)
+        return first.buffer == second.buffer or overlap
 
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
         """Declare `name`, a pointer to the tile's first element in this block and iteration."""
