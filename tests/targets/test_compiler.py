@@ -14,7 +14,9 @@ import pytest
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.host.objects import kept_object
-from mugraph.targets.cpu import compiler
+from mugraph.ir import DType
+from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Strips, Tile
+from mugraph.targets.cpu import compiler, print_program
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
 
 SOURCE = "int answer(void) { return 42; }\n"
@@ -133,3 +135,27 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(compiler, "_commands", list)
     with pytest.raises(TargetUnavailable, match="pip install ziglang"):
         find_compiler.__wrapped__()
+
+
+def test_clang_is_not_given_the_flags_of_gcc() -> None:
+    gcc, clang = (compiler.Compiler(("cc",), macros).flags for macros in ("#define __GNUC__ 12", "#define __clang__ 1"))
+    assert set(gcc) - set(clang) == {"-fira-loop-pressure"}
+
+
+@pytest.mark.skipif(
+    "__clang__" in find_compiler().macros or not find_compiler().vectors.bf16_pairs, reason="registers of another unit"
+)
+def test_sums_of_register_tiles_do_not_go_through_memory(tmp_path: Path) -> None:
+    """Constants that round them after the loop are none that it needs: GCC had them take the places of two of 24 sums."""
+    rows = {"out0": 8, "in0": 8, "in1": 2048}
+    target, left, right = (Tile(name, (count, 2048), (2048, 1)) for name, count in rows.items())
+    product = Matmul(target, left, right, DType.BF16, strips=Strips(2048, 48, pairs=True))
+    buffers = tuple(Buffer(name, Memory.DEVICE, DType.BF16, 2048 * count) for name, count in rows.items())
+    kernel = Kernel("product", (1,), 1, buffers, ("in0", "in1"), ("out0",), (), (), (product,))
+    source, assembly = tmp_path / "kernels.c", tmp_path / "kernels.s"
+    source.write_text(print_program([kernel], find_compiler().vectors), encoding="utf-8")
+    subprocess.run([*find_compiler().command, *find_compiler().flags, "-S", str(source), "-o", str(assembly)], check=True)
+    lines = assembly.read_text(encoding="utf-8").splitlines()
+    products = [number for number, line in enumerate(lines) if "vdpbf16ps" in line]
+    assert len(products) >= 24
+    assert not [line for line in lines[products[0] : products[23]] if "(%rsp)" in line]

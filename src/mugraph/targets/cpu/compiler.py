@@ -33,6 +33,8 @@ _FLAGS = (
     "-fno-trapping-math",
     "-fno-strict-aliasing",
 )
+_REGISTERS = "-fira-loop-pressure"
+"""What GCC has to be told: that constants of a store behind a loop are not to have registers which sums in the loop need."""
 _LATE_SYMBOLS = "-Wl,-undefined,dynamic_lookup"
 """On macOS: the thread pool's functions are looked up when an object is loaded, as they are everywhere else."""
 
@@ -40,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def flags_for(platform: str) -> tuple[str, ...]:
-    """The compiler's flags on a platform as `sys.platform` names it."""
+    """The flags of every compiler on a platform as `sys.platform` names it."""
     return (*_FLAGS, _LATE_SYMBOLS) if platform == "darwin" else _FLAGS
 
 
@@ -61,9 +63,15 @@ class Compiler:
             return Vectors(lanes=8, registers=16)
         return Vectors(lanes=4, registers=32 if "__aarch64__" in self.macros else 16)
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Its flags for this host."""
+        own = () if "__clang__" in self.macros else (_REGISTERS,)
+        return (*flags_for(sys.platform), *own)
+
     def key(self, source: str) -> str:
         """Name of the shared object of a source: a hash of the source, the flags, the compiler and the host."""
-        parts = (source, *flags_for(sys.platform), *self.command, self.macros)
+        parts = (source, *self.flags, *self.command, self.macros)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -120,7 +128,7 @@ def load_shared(source: str, cache: Path | None = None) -> ctypes.CDLL:
 def _compile(compiler: Compiler, source: str, path: Path) -> None:
     text = path.with_name("kernels.c")
     text.write_text(source, encoding="utf-8")
-    command = [*compiler.command, *flags_for(sys.platform), str(text), "-o", str(path)]
+    command = [*compiler.command, *compiler.flags, str(text), "-o", str(path)]
     done = subprocess.run(command, capture_output=True, text=True)
     if "No space left" in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
