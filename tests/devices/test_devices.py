@@ -159,9 +159,9 @@ def test_what_is_no_architecture_is_refused(name: str) -> None:
 
 def test_the_host_has_the_cores_this_process_may_use() -> None:
     device = device_for("cpu")
-    assert device.multiprocessors == available_cores()
+    assert device.multiprocessors == min(available_cores(), torch.get_num_threads())
     if hasattr(os, "sched_getaffinity"):
-        assert device.multiprocessors == len(os.sched_getaffinity(0))
+        assert available_cores() == len(os.sched_getaffinity(0))
     assert device.target == "cpu"
 
 
@@ -201,3 +201,19 @@ def test_instruction_set_is_the_widest_whose_features_are_all_present(tmp_path: 
     cpuinfo.write_text("processor : 0\nflags : fpu wide sse\n")
     assert instruction_set(rows, processor_features(cpuinfo)) == {"requires": ["wide"]}
     assert instruction_set(rows, processor_features(tmp_path / "absent")) == {"requires": []}
+
+
+def test_the_host_has_the_cores_that_kernels_run_on() -> None:
+    """Blocks that split rows between two cores read all weights twice, which nothing makes up for on one thread."""
+    threads = torch.get_num_threads()
+    whole = device_for("cpu")
+    try:
+        torch.set_num_threads(1)
+        alone = device_for("cpu")
+        torch.set_num_threads(available_cores() + 1)
+        assert device_for("cpu").multiprocessors == available_cores()
+    finally:
+        torch.set_num_threads(threads)
+    assert alone.multiprocessors == 1
+    assert alone.matmul_flops[DType.FP32] * whole.multiprocessors == whole.matmul_flops[DType.FP32]
+    assert device_for("cpu") == whole

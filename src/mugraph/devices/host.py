@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from contextlib import suppress
 from functools import cache
 from importlib import resources
@@ -21,12 +22,19 @@ _BUSY = 2.0
 """A load per core at which threads wait so long for each other that what is measured is only good for the day."""
 
 
-@cache
 def host_cpu() -> Device:
-    """This host as a device: a block is one core's task, its shared memory half of that core's L2 cache."""
+    """This host as a device: a block is one core's task, its shared memory half of that core's L2 cache.
+
+    It has the cores that kernels run on: no more than PyTorch was told to use threads.
+    """
+    return _host_of(kernel_threads())
+
+
+@cache
+def _host_of(cores: int) -> Device:
     facts = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
     isa = instruction_set(facts["instruction_sets"], processor_features(_PROCESSOR))
-    cores, memory = available_cores(), facts["memory"]
+    memory = facts["memory"]
     return Device(
         name=f"{platform.machine()} CPU, {cores} cores, {isa['name']}",
         target="cpu",
@@ -59,6 +67,12 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def kernel_threads() -> int:
+    """Threads that kernels run on: those of PyTorch's pool where it is loaded, one for each core at most."""
+    torch = sys.modules.get("torch")
+    return available_cores() if torch is None else min(available_cores(), int(torch.get_num_threads()))
 
 
 def free_memory() -> int:
