@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
+from mugraph.frontend.in_place import WRITTEN_OVER
 from mugraph.frontend.kept_tensors import Held, Made
 from mugraph.frontend.objects import leaves_of
 from mugraph.frontend.pytree import Arguments
@@ -247,12 +248,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     table: Mapping[Any, Callable[..., Any]] = default_decompositions()
     kept = ROWS.keys() | _KEPT
     own = {op: table[op] for op in table if op.overloadpacket.__name__ not in kept}
-    return own | {torch.ops.aten.copy.default: _copied}
-
-
-def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """What is written over all of a tensor: in its type, spread to its shape, and in memory of its own."""
-    return source.to(target.dtype).expand(target.shape).clone()
+    return {**own, **WRITTEN_OVER}
 
 
 def _explained(name: str, error: Exception | SystemExit) -> MugraphError:

@@ -7,7 +7,7 @@ was there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,12 +40,70 @@ IN_PLACE: Mapping[object, InPlace] = {
 """By operator that gives a tensor of which a part is another one."""
 
 
+def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """What is written over all of a tensor: in its type, spread to its shape, and in memory of its own."""
+    return source.to(target.dtype).expand(target.shape).clone()
+
+
+WRITTEN_OVER: Mapping[Any, Callable[..., Any]] = {aten.copy.default: _copied}
+"""Decompositions in which what is written over a part of a tensor does not read what was there."""
+
+
 def ways_in_place(graph: fx.Graph, written: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, InPlace]:
     """The calls of a functional graph that can be made in place, each with how: called with all arguments.
 
     `written` has the values of placeholders behind the call.
     """
     return {value: IN_PLACE[value.target] for target, value in written.items() if _can_be_written(target, value)}
+
+
+def with_changes_returned(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, ...]]:
+    """A graph that AOTAutograd made, without the copies to its arguments that it ends with: it gives what they would hold behind
+    its results. Also the numbers of these arguments, in the order of the copies.
+
+    Other calls that change something stay where they are.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    result = graph.graph_copy(module.graph, copies)
+    numbers = {copies[node]: number for number, node in enumerate(_placeholders(module.graph))}
+    written = [node for node in graph.nodes if node.target is aten.copy_.default and not node.users and node.args[0] in numbers]
+    if len({node.args[0] for node in written}) < len(written):
+        return module, ()
+    graph.output((*result, *(node.args[1] for node in written)))  # type: ignore[misc]  # a sequence in these graphs
+    changed = tuple(numbers[node.args[0]] for node in written)
+    for node in written:
+        graph.erase_node(node)
+    return fx.GraphModule(module, graph), changed
+
+
+def changes_written(run: Callable[..., Sequence[Any]], changed: Sequence[int]) -> Callable[..., Sequence[Any]]:
+    """Calls of what runs a graph of `with_changes_returned`, with the copies at the end, but for what was written in place."""
+    if not changed:
+        return run
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        (*results,) = run(*arguments)
+        first = len(results) - len(changed)
+        for number, value in zip(changed, results[first:], strict=True):
+            if value is not arguments[number]:
+                arguments[number].copy_(value)
+        return results[:first]
+
+    return call
+
+
+def values_behind(graph: fx.Graph, changed: Sequence[int]) -> dict[fx.Node, fx.Node]:
+    """By placeholder of such a graph, or of one that was made of it, what it holds behind the call."""
+    if not changed:
+        return {}
+    placeholders, (output,) = _placeholders(graph), (node for node in graph.nodes if node.op == "output")
+    values = output.args[0][-len(changed) :]
+    return {placeholders[number]: value for number, value in zip(changed, values, strict=True)}
+
+
+def _placeholders(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
 
 
 def _can_be_written(target: fx.Node, value: fx.Node) -> bool:

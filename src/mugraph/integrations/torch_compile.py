@@ -35,6 +35,7 @@ from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
+from mugraph.frontend.in_place import WRITTEN_OVER, changes_written, values_behind, with_changes_returned
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.masked_axis import MaskedGraph
 from mugraph.frontend.masked_parts import MaskedPart, computes_elsewhere, masked_parts, with_parts
@@ -173,7 +174,13 @@ def backend(
     if graph is not None:
         _mark_constants(graph, [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)])
         return _run(chosen, graph, module.forward)
-    compiler = aot_autograd(fw_compiler=_with_gradients, inference_compiler=functools.partial(_compiled, chosen))
+    inference = functools.partial(_compiled, chosen)
+    compiler = aot_autograd(
+        fw_compiler=_with_gradients,
+        inference_compiler=inference,
+        keep_inference_input_mutations=True,
+        decompositions=dict(WRITTEN_OVER),
+    )
     return compiler(module, example_inputs)
 
 
@@ -194,10 +201,11 @@ def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Ca
 
 
 def _compiled(options: PieceOptions, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    functional, changed = with_changes_returned(module)
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
-        _mark_constants(module, context.fw_metadata.static_input_indices)
-    return make_boxed_func(_run(options, module, module.forward))
+        _mark_constants(functional, [number for number in context.fw_metadata.static_input_indices if number not in changed])
+    return make_boxed_func(changes_written(_run(options, functional, functional.forward, changed), changed))
 
 
 def _is_of_a_module(given: Any) -> bool:
@@ -212,14 +220,17 @@ def _mark_constants(module: fx.GraphModule, numbers: Sequence[int]) -> None:
         mark_constant(placeholders[number])
 
 
-def _run(options: PieceOptions, module: fx.GraphModule, original: Run) -> Run:
-    """What runs a graph of ATen calls, which `original` does as PyTorch has it."""
+def _run(options: PieceOptions, module: fx.GraphModule, original: Run, changed: Sequence[int] = ()) -> Run:
+    """What runs a graph of ATen calls, which `original` does as PyTorch has it.
+
+    Its last results are what arguments of the numbers `changed` hold behind the call: they may be written where they lie.
+    """
     graph = BackgroundGraph(original, queue)
     if options.background:
         graph.later(functools.partial(_in_background, options, module))
         return graph
     try:
-        graph.settle(_at_all_sizes(options, module, graph))
+        graph.settle(_at_all_sizes(options, module, graph, changed))
         return graph
     except Exception:  # a model must run whatever goes wrong in here
         if options.strict:
@@ -262,8 +273,13 @@ def _guards_of(module: fx.GraphModule) -> tuple[int, ...]:
     return len(environment.guards), len(environment.replacements), len(environment.deferred_runtime_asserts)
 
 
-def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: BackgroundGraph) -> Run:
-    """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything."""
+def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: BackgroundGraph, changed: Sequence[int] = ()) -> Run:
+    """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything.
+
+    `changed` is as in `_run`, for graphs of fixed sizes.
+    """
+    if numbers_of(module) == ():
+        return _optimized(options, module, {}, graph, options.budget, changed).forward
     graphs: GraphsByForm = {}
     later = graph.later if options.background else None
     parts = masked_parts(module) if options.sizes else []
@@ -345,11 +361,17 @@ def _slots(at_capacity: fx.GraphModule, masked: MaskedGraph) -> int:
 
 
 def _optimized(
-    options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm, graph: BackgroundGraph, budget: float | None
+    options: PieceOptions,
+    module: fx.GraphModule,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    budget: float | None,
+    changed: Sequence[int] = (),
 ) -> fx.GraphModule:
-    """The graph with kernels in the place of its pieces."""
+    """The graph with kernels in the place of its pieces; `changed` is as in `_run`."""
     ready = ready_to_cut(module)
-    return _planned(options, ready, graphs, graph, budget).spliced(ready)
+    written = values_behind(ready.graph, changed)
+    return _planned(options, ready, graphs, graph, budget, written=written).spliced(ready, written=written)
 
 
 def _planned(
@@ -359,12 +381,13 @@ def _planned(
     graph: BackgroundGraph,
     budget: float | None,
     improved: Callable[[Plan], None] | None = None,
+    written: Mapping[fx.Node, fx.Node] | None = None,
 ) -> Plan:
     """The plan of what is ready to be cut, for `graph` to run, within a budget that is all that was asked for or a share of it;
-    `improved` is given better and better ones before."""
+    `improved` is given better and better ones before, `written` is as in `ways_in_place`."""
     deadline, chosen = Deadline(budget), _optimizer(options)
     with _disable_current_modes():  # Dynamo's, under which tensors have no data
-        choices = plans(module, target_row(options.target).tensors, chosen, deadline, graphs, improved=improved)
+        choices = plans(module, target_row(options.target).tensors, chosen, deadline, graphs, improved=improved, written=written)
         plan = choices[0] if len(choices) == 1 else _fastest(module, choices)
     reasons = Counter(f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in plan.lost.items())
     for reason, count in reasons.items():
