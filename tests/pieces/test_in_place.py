@@ -157,6 +157,23 @@ def test_a_saved_result_writes_where_it_lies(tmp_path: Any) -> None:
     assert written_where_it_lies(again)
 
 
+def test_nothing_is_written_before_what_raises() -> None:
+    """A root comes behind the write, of a matrix that takes longer to be there than what is written."""
+
+    def with_root(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        cache[:, -2:] = new * 2
+        ordered = (torch.sinh(scales.sort().values) + 1).sort().values - 1
+        return _attention(query, cache), torch.linalg.cholesky(torch.diag_embed(ordered))
+
+    opt = mugraph.superoptimize(with_root, (*tensors(), torch.ones(3)), profile=False)
+    ours = tensors()
+    with pytest.raises(RuntimeError, match="positive-definite"):
+        opt(*ours, -torch.ones(3))
+    torch.testing.assert_close(ours, tensors())
+    assert isinstance(opt, PartitionedResult)
+    assert opt.outputs([*ours, torch.ones(3)])[-1] is ours[1]
+
+
 @pytest.mark.parametrize("function", [*IN_PLACE, *COPIED])
 def test_under_torch_compile_arguments_are_changed_alike(function: Callable[..., Any]) -> None:
     torch._dynamo.reset()

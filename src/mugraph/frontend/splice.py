@@ -57,13 +57,14 @@ def spliced(
     arrange: Callable[[torch.Tensor], torch.Tensor] | None = None,
     restore: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor] | None = None,
     others: Mapping[fx.Node, Callable[..., Any]] | None = None,
+    late: Container[fx.Node] = frozenset(),
 ) -> fx.GraphModule:
     """`module` with every piece of `partition` run by its kernels, and library kernels from their operands; needs all of them.
 
     What kernels and PyTorch's calls read has the strides that the graph was recorded with. Library kernels may give tensors that
     lie otherwise, and so may calls after them for which this makes no difference; `arrange` lays out the images they read, and
     `restore` does what `laid_out` does. `others` are called in the place of calls of PyTorch, with all arguments of these, where
-    tensors lie as recorded.
+    tensors lie as recorded; `late` is as in `in_order`.
     """
     read = {kernel.source for kernel in partition.library if kernel.geometry}
     splicing = _Splicing(fx.Graph(), read, arrange, restore or laid_out, others or {})
@@ -71,7 +72,7 @@ def spliced(
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             splicing.copies[node] = graph.node_copy(node)
-    for step in in_order(module.graph, partition):
+    for step in in_order(module.graph, partition, late):
         known = len(graph.nodes)
         if isinstance(step, Piece):
             _call(splicing, step, kernels[step], seen)
@@ -140,12 +141,12 @@ class _Splicing:
         return self.images.get(node) or self.copies[node]
 
 
-def in_order(graph: fx.Graph, partition: Partition) -> list[Step]:
+def in_order(graph: fx.Graph, partition: Partition, late: Container[fx.Node] = frozenset()) -> list[Step]:
     """Pieces and other calls such that each comes after what it reads, otherwise by level and then as in the graph.
 
-    So the calls that draw random numbers, or change their operands, keep their order.
+    So the calls that draw random numbers, or change their operands, keep their order. Of `late` ones any other takes the turn.
     """
-    ordered = _ordered(graph, partition)
+    ordered = _ordered(graph, partition, late)
     assert ordered is not None, "pieces wait for each other"
     return ordered
 
@@ -155,7 +156,7 @@ def can_run(graph: fx.Graph, partition: Partition) -> bool:
     return _ordered(graph, partition) is not None
 
 
-def _ordered(graph: fx.Graph, partition: Partition) -> list[Step] | None:
+def _ordered(graph: fx.Graph, partition: Partition, late: Container[fx.Node] = frozenset()) -> list[Step] | None:
     """The steps in the order of `in_order`; None where some wait for each other."""
     position = {node: index for index, node in enumerate(graph.nodes)}
     steps: list[Step] = [*partition.pieces, *partition.library, *partition.left]
@@ -167,16 +168,21 @@ def _ordered(graph: fx.Graph, partition: Partition) -> list[Step] | None:
         needed.discard(number)
         for earlier in needed:
             readers[earlier].append(number)
-    ready = [(step.level, position[nodes[number][0]], number) for number, step in enumerate(steps) if not needs[number]]
+
+    def turn(number: int) -> tuple[bool, int, int, int]:
+        first = nodes[number][0]
+        return first in late, steps[number].level, position[first], number
+
+    ready = [turn(number) for number in range(len(steps)) if not needs[number]]
     heapq.heapify(ready)
     ordered: list[Step] = []
     while ready:
-        _, _, number = heapq.heappop(ready)
+        *_, number = heapq.heappop(ready)
         ordered.append(steps[number])
         for later in readers[number]:
             needs[later].discard(number)
             if not needs[later]:
-                heapq.heappush(ready, (steps[later].level, position[nodes[later][0]], later))
+                heapq.heappush(ready, turn(later))
     return ordered if len(ordered) == len(steps) else None
 
 

@@ -71,14 +71,15 @@ class Plan:
     ) -> fx.GraphModule:
         """The graph with calls of kernels in the place of the programs, which are those of `own` for what earlier plans had.
 
-        `written` is as in `ways_in_place`.
+        `written` is as in `ways_in_place`: what is written in place is when nothing else can run, as a call may raise.
         """
         own = {} if own is None else own
         kernels = {piece: _own(piece, self.results[piece], own) for piece in self.partition.pieces}
         library = {kernel: packed(kernel, self.layout) for kernel in self.partition.library}
         arrange = self.layout.of if self.layout is Layout.CHANNELS_LAST else None
-        others = {**self.others, **ways_in_place(module.graph, written or {})}
-        return spliced(module, self.partition, kernels, library, arrange, as_recorded, others)
+        in_place = ways_in_place(module.graph, written or {})
+        others = {**self.others, **in_place}
+        return spliced(module, self.partition, kernels, library, arrange, as_recorded, others, late=in_place)
 
 
 def _own(piece: Piece, result: Superoptimized, own: OwnKernels) -> Executable:
