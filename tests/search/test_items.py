@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from mugraph.devices import device_for
 from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.dtypes import DType
+from mugraph.ir.program import Program
+from mugraph.search import tasks
+from mugraph.search.closure.extraction import ExtractionLimits, Extractor
+from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.structures import KNOWN
 from mugraph.search.tasks import NOTHING, Item, Options, canonical, reading
 from mugraph.search.work_model import WorkModel
 
-from .programs import gated_mlp, rmsnorm
+from .programs import finished, gated_mlp, rmsnorm
 
 CPU = device_for("cpu")
 
@@ -67,6 +73,27 @@ def test_where_not_all_derivations_can_be_listed_the_cheapest_are() -> None:
     cheapest = few.work.cheapest_first(everything.sketches)[0]
     assert len(some.sketches) == 2
     assert few.work.cheapest_first(some.sketches)[0] == cheapest
+
+
+def test_derivations_are_listed_again_only_where_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = tasks._derivations
+    counts: list[int] = []
+
+    def counted(extractor: Extractor, limits: ExtractionLimits) -> list[Sketch]:
+        counts.append(extractor.count(limits.operators, 1 << 30))
+        return listed(extractor, limits)
+
+    monkeypatch.setattr(tasks, "_derivations", counted)
+    p = Program()
+    x = p.input("x", (8, 64))
+    shifted = x - x.amax(-1, keepdim=True)
+    program = axis_program(finished(p, shifted - shifted.exp().sum(-1, keepdim=True).apply("log")))
+    found = item(program, program.sizes, loop_axis=1).search()
+    assert found.complete
+    assert not found.sketches
+    assert found.operators == Options().most_block_operators
+    assert counts
+    assert sorted(set(counts)) == counts
 
 
 def test_a_program_whose_smallest_graph_is_larger_than_asked_for_is_listed_to_one_operator_more() -> None:

@@ -14,7 +14,8 @@ from mugraph.devices import device_for
 from mugraph.ir import DType, Graph
 from mugraph.ir.axes import AxisProgram
 from mugraph.ir.program import Program
-from mugraph.search import search
+from mugraph.ir.validity import check
+from mugraph.search import driver, search
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
@@ -67,6 +68,14 @@ def wide_mlp() -> Graph:
     p = Program()
     x, a, b = p.input("x", (256, 1024)), p.input("a", (1024, 4096)), p.input("b", (4096, 1024))
     return finished(p, (x @ a).silu() @ b)
+
+
+def divergence(rows: int, columns: int) -> Graph:
+    """The mean of how far the softmax of each row is from that of another: no block holds all rows."""
+    p = Program()
+    x, y = p.input("x", (rows, columns)), p.input("y", (rows, columns))
+    first, second = x.softmax(-1), y.softmax(-1)
+    return finished(p, (first * (first.apply("log") - second.apply("log"))).sum(-1).mean(0))
 
 
 def spaces(run: Search, produces: tuple[int, ...], tier: Tier = Tier.OPAQUE_SUMS) -> list[CutSpace]:
@@ -298,6 +307,28 @@ def test_cuts_come_first_where_nothing_is_found_yet() -> None:
     run = Search(rmsnorm(), H100)
     assert run.plans.promising_first(run.axes, (-1,), found=True)[0] == run.plans.partial_plans
     assert run.plans.promising_first(run.axes, (-1,), found=False)[0] == run.plans.cut_plans
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
+def test_what_is_no_kernel_has_several_before_any_closure_ends(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    monkeypatch.setattr(driver, "_AT_ONCE", 1e-6)
+    program = divergence(64, 5000)
+    run = Search(program, device_for(target))
+    run._offer_early(Tier.OPAQUE_SUMS)
+    assert run.kernels.structures == {}, "no closure with all of its time"
+    assert len(min(run.best, key=lambda plan: plan.seconds).stages) == 2
+    for plan in run.best:
+        graph = run._graph(plan)
+        check(graph, run.device)
+        np.testing.assert_allclose(outputs(graph)[0], outputs(program)[0], rtol=1e-9)
+
+
+def test_the_first_cut_has_as_few_launches_as_there_are_plans_of() -> None:
+    run = Search(normalized_product(64), H100)
+    plans = run.plans.first_cut(run.axes, Tier.OPAQUE_SUMS, 4, (-1,))
+    assert {len(plan.stages) for plan in plans} == {2}
+    run.plans.cut_deadline = 0.0
+    assert run.plans.first_cut(run.axes, Tier.OPAQUE_SUMS, 4, (-1,)) == []
 
 
 def test_derivations_beyond_a_bound_have_no_cut_below_it() -> None:

@@ -31,7 +31,7 @@ from mugraph.search.executors import Workers, executor_for
 from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.cuts import SHARED_OUT
 from mugraph.search.partition.padding import worthwhile_paddings
-from mugraph.search.partition.plans import Library, Plan, PlanSearch, Stage
+from mugraph.search.partition.plans import CUT_GAIN, Library, Plan, PlanSearch, Stage
 from mugraph.search.partition.rounding_model import Rehearsal
 from mugraph.search.partition.selection import most_promising, orders_lost, refined
 from mugraph.search.report import Progress, Pruning, SearchReport
@@ -211,13 +211,21 @@ class Search:
         return self.deadline if not tiers else now + _TIER_SHARE * max(0.0, self.deadline - now)
 
     def _offer_early(self, tier: Tier) -> None:
-        """Kernels of a program whose closure is not saturated at once: there are some before it is, or if it never will be."""
+        """Kernels of a program whose closure is not saturated at once: there are some before it is, or if it never will be.
+
+        They compute the program, or the parts of a cut that is better, as it is written.
+        """
         hurried = self._kernels(_AT_ONCE * self.kernels.closure_seconds)
-        if not hurried.structure(self.axes, tier, None).saturated:
-            for kernel in hurried.kernels(self.axes, tier, self.produces):
-                plan = Plan((Stage(self.produces, kernel),))
-                self._found(plan, tier)
-                self.early.add(plan)
+        if hurried.structure(self.axes, tier, None).saturated:
+            return
+        until = min(self.deadline, self.kernels.now() + self.kernels.closure_seconds)
+        plans = replace(self.plans, kernels=hurried, cut_deadline=until, memo={})
+        early = [*plans.single(self.axes, tier, self.produces)]
+        best = min((plan.seconds for plan in early), default=math.inf)
+        early += plans.first_cut(self.axes, tier, self.options.max_kernels, self.produces, CUT_GAIN * best)
+        for plan in early:
+            self._found(plan, tier)
+            self.early.add(plan)
 
     def _run_tier(self, tier: Tier) -> None:
         self._tick(tier.value, 0)

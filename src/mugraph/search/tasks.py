@@ -227,18 +227,21 @@ class Item:
         limit = min(max(self.options.block_operators, smallest + 1), most)
         extractor = Extractor(closure, lambda edge: self.work.of_edge(closure, edge))
         found: list[Sketch] = []
+        listed = 0
         for operators in range(limit, most + 1):
-            limits = self._limits(extractor, operators, deadline)
-            found = _derivations(extractor, limits)
-            if not limits.complete:
-                return found, min(bound, operators - 1)
+            count = extractor.count(operators, self.options.max_derivations, deadline)
+            if count > listed:  # or else they are those that were listed before
+                limits = self._limits(operators, count, deadline)
+                found, listed = _derivations(extractor, limits), count
+                if not limits.complete:
+                    return found, min(bound, operators - 1)
             if found:
                 break
         return found, min(bound, operators)
 
-    def _limits(self, extractor: Extractor, operators: int, deadline: float) -> ExtractionLimits:
-        """All derivations, or if these are too many to be listed the cheapest."""
-        if extractor.count(operators, self.options.max_derivations, deadline) <= self.options.max_derivations:
+    def _limits(self, operators: int, count: int, deadline: float) -> ExtractionLimits:
+        """All of `count` derivations, or if these are too many to be listed the cheapest."""
+        if count <= self.options.max_derivations:
             return ExtractionLimits(operators, self.options.max_derivations, expansions=sys.maxsize, deadline=deadline)
         return ExtractionLimits(operators, self.options.cheapest_derivations, deadline=deadline)
 

@@ -197,6 +197,19 @@ class PlanSearch:
                     best = min(best, plan.seconds)
                     yield plan
 
+    def first_cut(
+        self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], below: float = math.inf
+    ) -> list[Plan]:
+        """Plans of the first cut of the program as it is written, of the fewest launches, that has any below so many seconds."""
+        for count in range(2, launches + 1):
+            written = Variants(program, produces, (), None, self.roofline, self.kernels.options.seed)
+            for cut in self.cuts(written, next(written.batches()), count, below):
+                if self.late:
+                    return []
+                if plans := [*self.cut_plan(cut, tier, count, produces, below)]:
+                    return plans
+        return []
+
     def variants(self, program: AxisProgram, tier: Tier, produces: tuple[int, ...]) -> Variants:
         """The derivations of a program, or where there are none of the whole those of its parts."""
         structure = self.kernels.structure(program, tier, None)
