@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
+from mugraph.frontend.library import LibraryKernel
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import can_run, nodes_of, spliced
 from mugraph.ir.graph import Graph
@@ -163,6 +164,18 @@ def test_random_graphs_are_cut_around_what_is_joined(seed: int) -> None:
     again = spliced(module, whole, {piece: build(piece.program) for piece in whole.pieces})
     for got, wanted in zip(again(*inputs), module(*inputs), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_what_was_joined_has_its_calls_before_the_library() -> None:
+    """A linear layer of what was joined may be asked for, too: what ran for a while may be found wrong, which leaves its calls."""
+    module = recorded(summed, *LARGE)
+    cutter = _Cutter(module.graph, "cpu", device_for("cpu"))
+    cutter.joined = tuple(Joiner(module.graph, Decided(WON)).proposed(cutter.cut(()), {}))
+    (product,) = (node for node in module.graph.nodes if "mm" in node.name)
+    whole = cutter.cut([LibraryKernel(product)])
+    assert whole.library == ()
+    assert [piece.nodes for piece in whole.pieces] == [piece.nodes for piece in cutter.joined]
+    assert can_run(module.graph, whole)
 
 
 def test_that_a_larger_program_cannot_be_optimized_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

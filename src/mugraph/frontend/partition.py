@@ -179,9 +179,10 @@ def partition(
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
 
     Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`, but for those of the `library` kernels and of pieces that
-    are `joined` already, which it is up to the caller to see that nothing else waits for and is waited for by; `lookups` says
-    whether kernels read tables at integers, `scans` whether they have running sums and products, by default those of a CPU. Calls
-    that are `tangled`, some with parts of tensors, are taken apart; those that torch makes `in_place` are left to it.
+    are `joined` already, which it is up to the caller to see that nothing else waits for and is waited for by; library kernels with
+    calls of these are left out. `lookups` says whether kernels read tables at integers, `scans` whether they have running sums and
+    products, by default those of a CPU. Calls that are `tangled`, some with parts of tensors, are taken apart; those that torch
+    makes `in_place` are left to it.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
@@ -197,16 +198,17 @@ def partition(
     verdicts |= {node: "it is written into what the call changes" for node in verdicts if node in in_place}
     able = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     before = set(calls[:end])
-    called = [kernel for kernel in library if before.issuperset(kernel.nodes)]
+    larger = {node for piece in joined for node in piece.nodes}
+    called = [kernel for kernel in library if before.issuperset(kernel.nodes) and larger.isdisjoint(kernel.nodes)]
     verdicts |= {node: "a library kernel has it" for kernel in called for node in kernel.nodes}
-    verdicts |= {node: "a larger program has it" for piece in joined for node in piece.nodes}
+    verdicts |= dict.fromkeys(larger, "a larger program has it")
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     levels = levels_of(calls[:end], traits)
     _look_up_on_each_level(graph, traits, levels)
     splitter = _Splitter({node: traits[node] for node in graph.nodes if node in traits}, levels, tangled)
     pieces = [piece for nodes in splitter.components() for piece in splitter.pieces(nodes)]
     pieces += [replace(piece, level=max(levels[node] for node in piece.nodes)) for piece in joined]
-    inside = {node for kernel in called for node in kernel.nodes}.union(*(piece.nodes for piece in joined))
+    inside = larger.union(*(kernel.nodes for kernel in called))
     apart = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, str) and node not in inside}
     left = [Left(node, verdict, levels[node]) for node, verdict in apart.items()]
     last = 1 + max(levels.values(), default=0)
