@@ -12,17 +12,20 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend.library import LibraryKernel
+from mugraph.frontend.library import LibraryKernel, mark_constant
 from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import can_run, nodes_of, spliced
 from mugraph.ir.graph import Graph
+from mugraph.pieces import joined_pieces
 from mugraph.pieces.joined_pieces import Joiner
+from mugraph.pieces.library_ways import Library
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions, PieceOutcome
 from mugraph.pieces.plan import Plan, _Cutter, plans
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
 from mugraph.runtime.benchmarking import Duel
 from mugraph.support.deadline import Deadline
+from mugraph.support.store import Store
 from mugraph.testing.torch_functions import random_function
 
 Function = Callable[..., Any]
@@ -105,7 +108,7 @@ def test_what_rules_cut_stays_where_a_larger_program_does_not_win(optimizer: Dec
     assert max(optimizer.asked) == 4, "it was tried"
 
 
-LARGE = torch.randn(64, 512), torch.randn(512, 512)
+LARGE = torch.randn(64, 512), torch.randn(512, 512) / 16
 
 
 def test_what_is_predicted_to_be_much_faster_comes_before_what_rules_cut() -> None:
@@ -119,6 +122,57 @@ def test_what_rules_cut_is_searched_where_nothing_comes_of_that() -> None:
     optimizer = Decided(WON, refused=4)
     assert operators(planned(optimizer, inputs=LARGE)) == [{"mm", "div"}, {"sum", "mul"}]
     assert sorted(optimizer.asked) == [2, 2, 4], "once"
+
+
+def test_the_programs_of_a_graph_are_those_that_it_is_cut_into() -> None:
+    optimizer = Decided(LOST)
+    plan = planned(optimizer)
+    assert len(optimizer.results) == 3, "the larger one was searched, too"
+    of_graph = optimizer.results_of((*plan.partition.pieces, *plan.lost))
+    assert [*of_graph] == [plan.results[piece] for piece in plan.partition.pieces]
+
+
+def test_attention_is_joined_though_its_operator_can_draw_random_numbers() -> None:
+    def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v).sum() * summed(x, w)
+
+    module = recorded(attended, *(torch.randn(1, 2, 8, 16) for _ in range(3)), *INPUTS)
+    assert Joiner(module.graph, Decided(WON)).proposed(partition(module.graph), {}, worth=-10.0)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_there_was_no_time_for_ahead_is_proposed_again(late: bool) -> None:
+    class Outcome(PieceOutcome):
+        @property
+        def ran_out(self) -> bool:
+            return late
+
+    class Nothing(Decided):
+        def _tried(self, piece: Piece, budget: float | None, *args: Any) -> PieceOutcome:
+            assert budget is not None
+            assert budget <= 0.25 * 60.0, "what comes first may be in vain"
+            return Outcome(None, "nothing was found")
+
+    module = recorded(summed, *LARGE)
+    joiner, whole = Joiner(module.graph, Nothing(WON)), partition(module.graph)
+    assert joiner.ahead(whole, {}, Deadline(60.0)) == ()
+    assert bool(joiner.proposed(whole, {})) == late
+
+
+@pytest.mark.parametrize(
+    ("seconds", "joined"), [((1e-3, 1e-6), True), ((1e-3, 1e-3), False), ((2e-6, 2e-6), False), (None, True)]
+)
+def test_linear_layers_are_priced_as_measured(
+    monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, float] | None, joined: bool
+) -> None:
+    """What PyTorch takes long for, and the library would not, is tried with what reads it; unless both are as slow, or fast."""
+    monkeypatch.setattr(Library, "known_seconds", lambda self, kernel: seconds)
+    optimizer = Decided(WON)
+    optimizer.library = Library("cpu", Store.of("off"))
+    module = recorded(lambda x, w: (x @ w).softmax(-1), torch.randn(64, 256), torch.randn(256, 256))
+    weight = [node for node in module.graph.nodes if node.op == "placeholder"][1]
+    mark_constant(weight)
+    assert bool(Joiner(module.graph, optimizer).proposed(partition(module.graph), {})) == joined
 
 
 def test_those_whose_time_ran_out_come_before_what_may_be_faster() -> None:
@@ -167,7 +221,7 @@ def test_random_graphs_are_cut_around_what_is_joined(seed: int) -> None:
 
 
 def test_what_was_joined_has_its_calls_before_the_library() -> None:
-    """A linear layer of what was joined may be asked for, too: what ran for a while may be found wrong, which leaves its calls."""
+    """A linear layer of what was joined may be asked for, too: what ran for a while may be found wrong."""
     module = recorded(summed, *LARGE)
     cutter = _Cutter(module.graph, "cpu", device_for("cpu"))
     cutter.joined = tuple(Joiner(module.graph, Decided(WON)).proposed(cutter.cut(()), {}))
@@ -221,7 +275,11 @@ def test_a_piece_that_lost_may_be_part_of_a_larger_one() -> None:
     assert joined.left == ()
 
 
-def test_a_piece_that_lost_and_lies_around_what_is_joined_can_be_tried_again_only_if_the_graph_still_runs() -> None:
+def test_a_piece_that_lost_and_lies_around_what_is_joined_can_be_tried_again_only_if_the_graph_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joined_pieces, "_LEAST", 60.0)
+
     def around(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, c: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
         narrow, product = x @ w, torch.i0(a) @ c
         return [(narrow.t() @ v) * product, torch.relu(narrow @ product * 2)]
@@ -271,20 +329,39 @@ def test_where_random_numbers_are_drawn_nothing_changes_places() -> None:
         return summed(x, w) * drawn
 
     module = recorded(drawing, *INPUTS)
-    assert not Joiner(module.graph, Decided(WON)).measures
+    joiner = Joiner(module.graph, Decided(WON))
+    assert joiner.proposed(partition(module.graph), {}, worth=-10.0) == {}
 
 
-def test_convolutions_and_parts_of_tensors_are_not_joined() -> None:
+def test_convolutions_are_not_joined() -> None:
     def mixed(x: torch.Tensor, w: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
         image = torch.nn.functional.conv1d(x[None], kernel).squeeze(0)
-        return torch.cat((image.sum(-1, keepdim=True), summed(x, w)), -1)
+        return image.sum(-1, keepdim=True) * summed(x, w)
 
-    module = recorded(mixed, *INPUTS, torch.randn(8, 8, 1))
+    module = recorded(mixed, *INPUTS, torch.randn(8, 8, 3))
     whole = partition(module.graph)
-    for steps in Joiner(module.graph, Decided(WON)).proposed(whole, {}).values():
-        assert {str(node.target) for step in steps for node in nodes_of(step)}.isdisjoint(
-            {"aten.convolution.default", "aten.cat.default"}
-        )
+    proposed = Joiner(module.graph, Decided(WON)).proposed(whole, {}, worth=-10.0)
+    assert proposed
+    for steps in proposed.values():
+        assert "aten.convolution.default" not in {str(node.target) for step in steps for node in nodes_of(step)}
+
+
+def test_parts_of_tensors_are_joined() -> None:
+    """Calls that put parts together, which rules left to PyTorch, and halves of a tensor."""
+
+    def rotated(x: torch.Tensor, w: torch.Tensor, wave: torch.Tensor) -> torch.Tensor:
+        product = x @ w / 2
+        turned = torch.cat((-product[:, 16:], product[:, :16]), 1)
+        return (product * wave + turned * wave.flip(1)).sum(1, keepdim=True)
+
+    inputs = (*INPUTS, torch.randn(8, 32))
+    module = recorded(rotated, *inputs)
+    joiner, whole = Joiner(module.graph, Decided(WON)), partition(module.graph)
+    while proposed := joiner.proposed(whole, {}, worth=-10.0):
+        whole = whole.with_joined(proposed)
+    assert "aten.cat.default" in {str(node.target) for piece in whole.pieces for node in piece.nodes}
+    again = spliced(module, whole, {piece: build(piece.program) for piece in whole.pieces})
+    torch.testing.assert_close(again(*inputs), rotated(*inputs), rtol=1e-4, atol=1e-4)
 
 
 def test_equal_layers_are_joined_alike() -> None:

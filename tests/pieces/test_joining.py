@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.devices import device_for
 from mugraph.frontend.partition import partition
 from mugraph.pieces.joining import Group, Join, Joining, Unit
-from mugraph.pieces.predicted_cost import PredictedCost
+from mugraph.pieces.predicted_cost import Measured, PredictedCost
 
 DEVICE = device_for("cuda:sm_90")
 
@@ -95,6 +95,13 @@ def test_whether_groups_wait_is_seen_when_the_last_is_added(seed: int) -> None:
             free -= set(group)
 
 
+@pytest.mark.parametrize(("together", "groups"), [(1.55, {(1, 2)}), (1.8, {(1, 2), (0, 1, 2)})])
+def test_what_adds_too_little_to_a_group_is_not_in_it(together: float, groups: set[Group]) -> None:
+    joining = network([[], [0], [1]])  # each takes a second
+    joining.savings.update({(0, 1): 0.05, (0, 2): 0.0, (1, 2): 1.5, (0, 1, 2): together})
+    assert {join.group for join in joining.candidates(worth=0.1)} == groups
+
+
 # --- predicted seconds ---------------------------------------------------------------------------------------------------
 
 
@@ -156,3 +163,36 @@ def test_of_a_table_only_what_is_looked_up_is_read() -> None:
 
     few, _ = cost_of(looked_up, torch.empty(1 << 20, 64), torch.zeros(16, dtype=torch.int64))
     assert few < 2 * DEVICE.launch_seconds
+
+
+def test_what_was_measured_counts_for_calls_and_for_programs_with_them() -> None:
+    with torch.no_grad():
+        graph = make_fx(softmax, tracing_mode="fake")(torch.empty(4096, 64), torch.empty(64, 256)).graph
+    traits = partition(graph).traits
+    product, *_ = nodes = [node for node in graph.nodes if node.op == "call_function"]
+    modelled = PredictedCost(DEVICE, traits)
+    alone, together = modelled.of_calls([product]), modelled.of_program(nodes)
+    slow = PredictedCost(DEVICE, traits, {product: Measured(5 * alone, 3 * alone)})
+    assert slow.of_calls([product]) == 5 * alone
+    assert slow.of_program(nodes) == pytest.approx(together + 2 * alone), "as slow as the fastest that was measured"
+    fast = PredictedCost(DEVICE, traits, {product: Measured(alone / 2, alone / 2)})
+    assert fast.of_calls([product]) == alone / 2
+    assert fast.of_program(nodes) == together
+
+
+def test_a_product_that_vanishes_takes_nothing_however_long_it_was_measured_to() -> None:
+    with torch.no_grad():
+        graph = make_fx(lambda x, w: (x @ w).sum(-1), tracing_mode="fake")(torch.empty(64, 64), torch.empty(64, 64)).graph
+    traits = partition(graph).traits
+    product, *_ = nodes = [node for node in graph.nodes if node.op == "call_function"]
+    slow = PredictedCost(DEVICE, traits, {product: Measured(1.0, 1.0)})
+    assert slow.of_program(nodes) == PredictedCost(DEVICE, traits).of_program(nodes)
+
+
+def test_of_a_tensor_that_is_taken_apart_the_parts_are_read() -> None:
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return x[:, :64].exp() * 2
+
+    few, _ = cost_of(part, torch.empty(1 << 14, 1 << 12))
+    most, _ = cost_of(lambda x: x.exp() * 2, torch.empty(1 << 14, 1 << 12))
+    assert few < 0.1 * most

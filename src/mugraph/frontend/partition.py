@@ -179,10 +179,10 @@ def partition(
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
 
     Pieces hold calls on tensors of one kind of device, `cpu` or `cuda`, but for those of the `library` kernels and of pieces that
-    are `joined` already, which it is up to the caller to see that nothing else waits for and is waited for by; library kernels with
-    calls of these are left out. `lookups` says whether kernels read tables at integers, `scans` whether they have running sums and
-    products, by default those of a CPU. Calls that are `tangled`, some with parts of tensors, are taken apart; those that torch
-    makes `in_place` are left to it.
+    are `joined` already, which it is up to the caller to see that nothing else waits for and is waited for by; library kernels
+    with calls of these are left out. `lookups` says whether kernels read tables at integers, `scans` whether they have running
+    sums and products, by default those of a CPU. Calls that are `tangled`, some with parts of tensors, are taken apart; those
+    that torch makes `in_place` are left to it.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.

@@ -216,12 +216,13 @@ def _unchanged(tensors: Sequence[torch.Tensor]) -> Iterator[Callable[[Callable[.
 
 
 def _report(cut: CutGraph, optimizer: Optimizer, deadline: Deadline, seed: int) -> Report:
-    """The reports of the programs put together."""
-    reports = [result.report for result in optimizer.results]
+    """The reports of the programs put together. Seconds are those of all that were searched, larger ones in vain, too."""
+    searched = [result.report for result in optimizer.results]
+    reports = [result.report for result in optimizer.results_of((*cut.partition.pieces, *cut.plan.lost))]
     search = {
-        "seconds": sum(report.seconds for report in reports),
-        "first_found_seconds": min((s for report in reports if (s := report.first_found_seconds) is not None), default=None),
-        "states": sum(report.states for report in reports),
+        "seconds": sum(report.seconds for report in searched),
+        "first_found_seconds": min((s for report in searched if (s := report.first_found_seconds) is not None), default=None),
+        "states": sum(report.states for report in searched),
         "exhausted": bool(reports) and all(report.exhausted for report in reports),
         "exhausted_what": f"each of {len(reports)} distinct programs by itself; where they begin and end was not searched",
     }
@@ -230,12 +231,12 @@ def _report(cut: CutGraph, optimizer: Optimizer, deadline: Deadline, seed: int) 
         search=search,
         proposed=sum(report.proposed for report in reports),
         rejected=tuple(rejection for report in reports for rejection in report.rejected),
-        **stage_seconds(reports),
+        **stage_seconds(searched),
         total_seconds=deadline.elapsed,
         original_latency=None,
         seed=seed,
         interrupted=optimizer.interrupted,
-        space=next((report.space for report in reports), None),
+        space=next((report.space for report in searched), None),
         coverage=coverage_of(cut.partition, cut.results),
     )
 

@@ -14,7 +14,7 @@ from torch import fx
 
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError
-from mugraph.frontend.library import LibraryKernel
+from mugraph.frontend.library import LibraryKernel, linear_layers
 from mugraph.frontend.partition import Left, Partition, Piece, piece_of
 from mugraph.frontend.splice import Step, as_torch, can_run, nodes_of, spliced
 from mugraph.frontend.torch_casts import draws_random_numbers
@@ -24,7 +24,7 @@ from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
-from mugraph.pieces.predicted_cost import PredictedCost
+from mugraph.pieces.predicted_cost import Measured, PredictedCost
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONGEST
 from mugraph.support.deadline import Deadline
@@ -32,12 +32,17 @@ from mugraph.support.deadline import Deadline
 _log = logging.getLogger("mugraph.torch_compile")
 _ROUNDS = 3
 """Times that steps are joined: with what was joined before, and without what was in vain."""
+_AHEAD = 0.25
+"""The part of the budget for what comes before the steps: it may be in vain."""
 _PART = 0.5
-"""The part of what is left of the budget for what comes before the steps, and then for each round."""
+"""The part of what is left of it for each round."""
 _SECONDS = 20.0
 """Seconds for what comes before the steps where the budget has no limit."""
 _LEAST = 5.0
 """Seconds of a round if all before took less: no round takes longer than that."""
+
+_PACKED_ON = "cpu"
+"""The kind of device whose library has linear layers with packed weights."""
 
 Outcomes = Mapping[Piece, PieceOutcome]
 
@@ -52,20 +57,20 @@ class Joiner:
     """Calls that need not be tried as one program again."""
     programs: dict[str, tuple[Graph, list[int]]] = field(default_factory=dict)
 
-    @property
-    def measures(self) -> bool:
-        """Whether it can be seen which steps are faster; where random numbers are drawn, steps keep their order."""
-        return self.optimizer.measures and not any(map(draws_random_numbers, self.graph.nodes))
+    def joins(self, traits: Container[fx.Node]) -> bool:
+        """Whether anything is joined: only where it can be seen which steps are faster, and where calls without `traits` may draw
+        random numbers, steps keep their order."""
+        return self.optimizer.measures and not any(draws_random_numbers(node) and node not in traits for node in self.graph.nodes)
 
     def ahead(self, whole: Partition, graphs: GraphsByForm, deadline: Deadline) -> tuple[Piece, ...]:
         """Larger pieces that kernels run, and that are predicted to take less than half of the time of what rules cut.
 
-        What they are made of need not be searched then.
+        What they are made of need not be searched then. What there was no time for is proposed again.
         """
-        proposed = [*self.proposed(whole, {}, DECISIVE)] if self.measures else []
-        seconds = deadline.share(_PART)
+        proposed = [*self.proposed(whole, {}, DECISIVE)]
+        seconds = deadline.share(_AHEAD)
         made = self._searched(proposed, graphs, Deadline(_SECONDS if seconds is None else seconds))
-        self._refuse({piece: outcome.reason for piece, outcome in made.items() if not outcome.runs})
+        self._refuse({piece: outcome.reason for piece, outcome in made.items() if not (outcome.runs or outcome.ran_out)})
         return tuple(piece for piece, outcome in made.items() if outcome.runs)
 
     def joined(
@@ -75,7 +80,7 @@ class Joiner:
 
         `outcomes` has what became of the pieces so far, and `graphs` is as in `Optimizer.outcomes`.
         """
-        for _ in range(_ROUNDS if self.measures else 0):
+        for _ in range(_ROUNDS):
             proposed = self.proposed(whole, outcomes)
             if not proposed or deadline.passed or self.optimizer.interrupted:
                 break
@@ -98,9 +103,10 @@ class Joiner:
 
         Pieces that `outcomes` has no kernels for count as calls of PyTorch.
         """
+        if not self.joins(whole.traits):
+            return {}
         decided = _without_lost(whole, outcomes, set(self.graph.nodes))
-        cost = PredictedCost(device_for(self.optimizer.options.target), whole.traits)
-        joining = Joining.of(self.graph, decided, cost)
+        joining = Joining.of(self.graph, decided, self._cost(decided))
         candidates = joining.candidates(self.refused, worth)
         while True:
             best = joining.best(candidates)
@@ -110,6 +116,20 @@ class Joiner:
             candidates = [join for join in candidates if pieces.get(join, join) is not None]
         steps = {join: tuple(step for number in join.group for step in joining.units[number].steps) for join in best}
         return {piece: steps[join] for join, piece in pieces.items() if piece is not None}
+
+    def _cost(self, whole: Partition) -> PredictedCost:
+        return PredictedCost(device_for(self.optimizer.options.target), whole.traits, self._measured(whole))
+
+    def _measured(self, whole: Partition) -> dict[fx.Node, Measured]:
+        """What linear layers take that the library or PyTorch runs, as far as that was measured."""
+        library = self.optimizer.library
+        if library is None:
+            return {}
+        by_library = {kernel.product: kernel for kernel in whole.library if kernel.geometry is None}
+        by_torch = linear_layers((left.node for left in whole.left), _PACKED_ON)
+        times = {kernel.product: library.known_seconds(kernel) for kernel in (*by_library.values(), *by_torch)}
+        known = ((product, seconds) for product, seconds in times.items() if seconds is not None)
+        return {product: Measured(seconds[product in by_library], min(seconds)) for product, seconds in known}
 
     def _piece(self, joining: Joining, join: Join) -> Piece | None:
         """The piece that units would be; None where they are no program, or one that is better searched in parts."""
@@ -127,7 +147,7 @@ class Joiner:
     def _searched(self, pieces: Sequence[Piece], graphs: GraphsByForm, deadline: Deadline) -> dict[Piece, PieceOutcome]:
         """What becomes of larger pieces; that one cannot be optimized is no error, in strict mode either."""
         try:
-            return dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline, once=True), strict=True))
+            return dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline), strict=True))
         except Exception as error:
             if len(pieces) <= 1:
                 _log.debug("a larger program is not tried", exc_info=True)

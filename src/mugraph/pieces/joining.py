@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from mugraph.frontend.library import LibraryKernel
 from mugraph.frontend.node_traits import Traits
 from mugraph.frontend.partition import LARGEST, Left, Partition, Piece
 from mugraph.frontend.splice import Step, in_order, nodes_of
-from mugraph.ir.parts import has_parts
 from mugraph.pieces.predicted_cost import PredictedCost
 
 WORTH = 0.1
@@ -75,6 +74,8 @@ class Joining:
     cost: PredictedCost
     position: Mapping[fx.Node, int]
     """Of calls in the graph."""
+    savings: dict[Group, float] = field(default_factory=dict)
+    """What groups are predicted to save, so far."""
 
     @classmethod
     def of(cls, graph: fx.Graph, whole: Partition, cost: PredictedCost) -> Joining:
@@ -178,10 +179,20 @@ class Joining:
         return all(self.units[number].joinable for number in group) and products <= LARGEST and len(nodes) <= _CALLS
 
     def _join(self, group: Group, worth: float) -> Join | None:
-        """A group with what it saves, unless that is too little."""
-        apart = sum(self.units[number].seconds for number in group)
-        saving = apart - self.cost.of_program(self.nodes_of(group))
-        return Join(group, saving) if saving > worth * apart else None
+        """A group with what it saves, unless that is too little, or one of its units adds too little to what the others save."""
+        saving = self._saving(group)
+        if saving <= worth * sum(self.units[number].seconds for number in group):
+            return None
+        without = ((number, tuple(other for other in group if other != number)) for number in group if len(group) > 2)
+        adds = (saving - self._saving(others) > worth * self.units[number].seconds for number, others in without)
+        return Join(group, saving) if all(adds) else None
+
+    def _saving(self, group: Group) -> float:
+        """Seconds that one program is predicted to save."""
+        if group not in self.savings:
+            apart = sum(self.units[number].seconds for number in group)
+            self.savings[group] = apart - self.cost.of_program(self.nodes_of(group))
+        return self.savings[group]
 
 
 def _homes(steps: Sequence[Step], traits: Mapping[fx.Node, Traits]) -> list[int]:
@@ -203,13 +214,13 @@ def _homes(steps: Sequence[Step], traits: Mapping[fx.Node, Traits]) -> list[int]
 
 
 def _may_join(step: Step, traits: Mapping[fx.Node, Traits]) -> bool:
-    """Whether a step can be part of a larger program: no images or experts of the library, and no parts of tensors, around which
-    programs are cut already."""
-    if isinstance(step, Piece):
-        return not step.images and not step.image_results and not has_parts(step.program)
+    """Whether a step can be part of a larger program: no images or experts of the library, and nothing that computes something of
+    parts of tensors, as convolutions do; calls that only take parts or put them together can."""
+    if isinstance(step, Piece) and (step.images or step.image_results):
+        return False
     if isinstance(step, LibraryKernel) and (step.geometry is not None or step.ends is not None):
         return False
-    return all(node in traits and not traits[node].parts for node in nodes_of(step))
+    return all(node in traits and (traits[node].moves or not traits[node].parts) for node in nodes_of(step))
 
 
 def _unit(steps: Sequence[Step], main: Step, cost: PredictedCost, position: Mapping[fx.Node, int]) -> Unit:

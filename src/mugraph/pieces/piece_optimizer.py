@@ -187,6 +187,11 @@ class Optimizer:
         """The results of the distinct programs so far, also of those that torch runs all the same."""
         return tuple(outcome.result for outcome in self._outcomes.values() if outcome.result is not None)
 
+    def results_of(self, pieces: Iterable[Piece]) -> tuple[Superoptimized, ...]:
+        """The results of the distinct programs among pieces so far, also of those that torch runs all the same."""
+        found = (self._outcomes.get(key) for key in dict.fromkeys(map(self._key, pieces)))
+        return tuple(outcome.result for outcome in found if outcome is not None and outcome.result is not None)
+
     @property
     def measures(self) -> bool:
         """Whether what runs is what was timed to be the fastest here."""
@@ -225,7 +230,7 @@ class Optimizer:
         told after each program that kernels run what is known of pieces by then.
         """
         self._drop_wrong()
-        keys = [digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece)) for piece in pieces]
+        keys = [*map(self._key, pieces)]
         distinct = dict(zip(keys, pieces, strict=True))
         unknown = sorted((key for key in distinct if key not in self._outcomes), key=lambda key: _size(distinct[key]))
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
@@ -245,6 +250,10 @@ class Optimizer:
             else:
                 needy.pop()  # which leaves more to the others
         return [self._outcomes[key] for key in keys]
+
+    def _key(self, piece: Piece) -> str:
+        """What the outcome of a piece is known by."""
+        return digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece))
 
     def _try(self, key: str, piece: Piece, budget: float | None, graphs: _Known, again: bool = False) -> None:
         """Optimize a piece whose outcome is not known, or `again`."""

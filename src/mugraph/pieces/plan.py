@@ -152,7 +152,7 @@ def plans(
         whole = cutter.cut(images)
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     layers = () if library is None else linear_layers(module.graph.nodes, device)
-    joins = joiner.measures and bool(joiner.proposed(whole, {}))
+    joins = bool(joiner.proposed(whole, {}))
     as_cut = Deadline(deadline.share(_AS_CUT if joins else 1.0))
     may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
     first = Deadline(as_cut.share(_FIRST if may_lose or ways.turn_images else 1.0))
@@ -164,6 +164,7 @@ def plans(
             whole = cutter.cut(images, tangled)
             outcomes = optimizer.outcomes(whole.pieces, known, first, once=True, decided=_so_far(whole, ways, improved))
         outcomes = optimizer.outcomes(whole.pieces, known, first)
+    joiner.refused |= tangled
     if library is not None and layers:
         free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
         everywhere, layers = layers, linear_layers(free.union(left.node for left in whole.left), device)

@@ -2,7 +2,8 @@
 
 Of programs it is a roofline, by the rates of the device that plans of a search are predicted with too: tensors that cross the
 program's border move once, products run at the best rate there is. It is rather too low than too high: what is not predicted to
-pay is not searched, and of what is, kernels are timed.
+pay is not searched, and of what is, kernels are timed. Calls with products that were timed here take what was measured, and a
+program with one takes as much longer than the roofline as the fastest that was measured of it.
 
 A row of a product is made by all blocks. What reduces such rows in the same kernel, or multiplies them once more, must have each
 of them whole in one block, which reads the whole second factor then; or the product is stored, and read again by another kernel.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import fx
 
@@ -26,11 +27,22 @@ from mugraph.search.scheduling.cost_table import NOT_HIDDEN, NOT_TAKEN
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """Seconds that a product was measured to take on this machine."""
+
+    seconds: float
+    """By what runs it."""
+    least: float
+    """By whoever is the fastest at it: kernels of programs are not expected to be faster, beyond what they save of traffic."""
+
+
+@dataclass(frozen=True, slots=True)
 class PredictedCost:
-    """Predicts seconds of calls on a device; `traits` has those that programs can express."""
+    """Predicts seconds of calls on a device; `traits` has those that programs can express, `measured` those that were timed."""
 
     device: Device
     traits: Mapping[fx.Node, Traits]
+    measured: Mapping[fx.Node, Measured] = field(default_factory=dict)
 
     def of_program(self, nodes: Sequence[fx.Node]) -> float:
         """Seconds of calls, in topological order, as one program."""
@@ -48,6 +60,11 @@ class PredictedCost:
         return math.fsum(map(self._of_call, nodes))
 
     def _of_call(self, node: fx.Node) -> float:
+        known = self.measured.get(node)
+        return self._modelled(node) if known is None else known.seconds
+
+    def _modelled(self, node: fx.Node) -> float:
+        """What a call takes by the description of the device."""
         moved, contractions = bytes_of_call(node), self.traits[node].contractions if node in self.traits else ()
         if len(contractions) > 1:
             return self.of_program([node])
@@ -71,7 +88,13 @@ class PredictedCost:
         products = ((node, each) for node in nodes if node not in vanishing for each in self.traits[node].contractions)
         compute = sum(each.flops / (best_efficiency(device) * self._rate(node)) for node, each in products)
         idle = device.multiprocessors / at_once
-        return self._seconds(self._crossing(nodes) * (1 + NOT_TAKEN * (idle - 1)), read, compute * idle)
+        seconds = self._seconds(self._crossing(nodes) * (1 + NOT_TAKEN * (idle - 1)), read, compute * idle)
+        return seconds + math.fsum(self._beyond_model(node) for node in nodes if node not in vanishing)
+
+    def _beyond_model(self, node: fx.Node) -> float:
+        """Seconds that a product takes beyond what the description of the device says, whoever runs it."""
+        known = self.measured.get(node)
+        return 0.0 if known is None else max(0.0, known.least - self._modelled(node))
 
     def _beside(self, nodes: Sequence[fx.Node], stored: Collection[fx.Node]) -> list[fx.Node]:
         """The calls without some, and without views that only these read."""
@@ -87,16 +110,16 @@ class PredictedCost:
         return max(parts) + NOT_HIDDEN * (sum(parts) - max(parts)) + self.device.launch_seconds
 
     def _crossing(self, nodes: Sequence[fx.Node]) -> float:
-        """Bytes that calls read of others and that others read of them; of tables, what is looked up."""
+        """Bytes that calls read of others and that others read of them; of tables what is looked up, and of others the parts."""
         inside = set(nodes)
         sources = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)
-        read = sum(min(bytes_of(source), self._looked_up(source, inside)) for source in sources)
+        read = sum(min(bytes_of(source), self._taken(source, inside)) for source in sources)
         return read + sum(bytes_of(node) for node in nodes if not inside.issuperset(node.users))
 
-    def _looked_up(self, source: fx.Node, inside: Collection[fx.Node]) -> float:
-        """Bytes that calls look up in a tensor; infinite where one reads all of it."""
-        readers = [user for user in source.users if user in inside]
-        return sum(bytes_of(user) if self.traits[user].looks_up else math.inf for user in readers)
+    def _taken(self, source: fx.Node, inside: Collection[fx.Node]) -> float:
+        """Bytes that calls look up in a tensor, or take apart of it; infinite where one reads all of it."""
+        readers = [(user, self.traits[user]) for user in source.users if user in inside]
+        return sum(bytes_of(user) if traits.looks_up or traits.moves else math.inf for user, traits in readers)
 
     def _reduced(self, nodes: Sequence[fx.Node]) -> set[fx.Node]:
         """The calls with products that others of the calls reduce, or need whole to multiply them once more."""
