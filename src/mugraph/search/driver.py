@@ -220,12 +220,17 @@ class Search:
             return
         until = min(self.deadline, self.kernels.now() + self.kernels.closure_seconds)
         plans = replace(self.plans, kernels=hurried, cut_deadline=until, memo={})
-        early = [*plans.single(self.axes, tier, self.produces)]
-        best = min((plan.seconds for plan in early), default=math.inf)
-        early += plans.first_cut(self.axes, tier, self.options.max_kernels, self.produces, CUT_GAIN * best)
-        for plan in early:
+        for plan in self._at_once(plans, tier):
             self._found(plan, tier)
             self.early.add(plan)
+
+    def _at_once(self, plans: PlanSearch, tier: Tier) -> Iterator[Plan]:
+        """Plans of one kernel, then those of the first cut that is better."""
+        best = math.inf
+        for plan in plans.single(self.axes, tier, self.produces):
+            best = min(best, plan.seconds)
+            yield plan
+        yield from plans.first_cut(self.axes, tier, self.options.max_kernels, self.produces, CUT_GAIN * best)
 
     def _run_tier(self, tier: Tier) -> None:
         self._tick(tier.value, 0)
