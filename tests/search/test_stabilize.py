@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mugraph.algebra.fields import FieldArithmetic, NestingArithmetic
-from mugraph.devices import device_for
+from mugraph.devices import Device, device_for
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.axes import axis_program
 from mugraph.ir.evaluate import evaluate
@@ -17,6 +17,8 @@ from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search import search
 from mugraph.search.closure.context import TinyInputs
 from mugraph.search.closure.safe_softmax import without_neutral_maxima
+from mugraph.search.driver import Search
+from mugraph.search.long_programs import ProgramDivision
 
 from .programs import attention, finished, heads_and_projection, random_inputs
 
@@ -151,16 +153,35 @@ def test_softmaxes_along_two_axes_have_an_exponential_each() -> None:
         np.testing.assert_allclose(evaluate(graph, [x], FloatArithmetic())[0], wanted, rtol=1e-9)
 
 
-def test_a_program_whose_kernels_would_all_overflow_is_divided() -> None:
-    """Scores along the rows and columns of which softmax is taken, in kernels too small for all of them."""
+def scores_and_small_kernels() -> tuple[Graph, Device]:
+    """Scores along the rows and columns of which softmax is taken, and a device with kernels too small for all of them."""
     p = Program()
     q, k = p.input("q", (96, 16)), p.input("k", (80, 16))
-    program = softmaxes_along_both(p, q @ k.transpose(-1, -2))
+    return softmaxes_along_both(p, q @ k.transpose(-1, -2)), dataclasses.replace(CPU, shared_memory_bytes=20_000)
+
+
+def test_a_program_whose_kernels_would_all_overflow_is_divided() -> None:
+    program, device = scores_and_small_kernels()
     x, y = random_inputs(program)
     (wanted,) = evaluate(program, [200 * x, y], FloatArithmetic())
-    found = search(program, dataclasses.replace(CPU, shared_memory_bytes=20_000), budget=8)
+    whole = Search(program, device, budget=8).run()
+    found = search(program, device, budget=8)
     assert found.report.segments > 1
+    assert found.report.states > whole.report.states > 0
     np.testing.assert_allclose(evaluate(found.candidates[0].graph, [200 * x, y], FloatArithmetic())[0], wanted, rtol=1e-9)
+
+
+def test_kernels_that_overflow_are_what_an_interrupted_division_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, device = scores_and_small_kernels()
+
+    def stop(self: ProgramDivision, longest: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProgramDivision, "segments", stop)
+    found = search(program, device, budget=8)
+    assert found.report.interrupted
+    assert found.report.states > 0
+    assert found.candidates
 
 
 def test_maxima_over_some_axes_that_nobody_reads_are_one() -> None:

@@ -321,7 +321,10 @@ def _search(program: Graph, asked: _Request) -> SearchResult:
 
 
 def _whole_or_divided(program: Graph, asked: _Request) -> SearchResult:
-    """The search of a program as a whole or, where nothing keeps the range of numbers, in segments half as long."""
+    """The search of a program as a whole or, where nothing keeps the range of numbers, in segments half as long.
+
+    What was found out of range, which may not matter for the inputs there are, is all there is where segments have nothing.
+    """
     operators, started = len(program.kernels()), time.perf_counter()
     if operators < _DIVIDED or asked.space:
         return _searched(program, asked)
@@ -330,10 +333,14 @@ def _whole_or_divided(program: Graph, asked: _Request) -> SearchResult:
         found = _searched(program, asked, _PATIENCE)
         if (found.candidates and found.in_range) or found.report.interrupted:
             return found
+    divided = SearchResult([], SearchReport())
     with suppress(BudgetExceeded) if found.candidates else nullcontext():
         divided = _LongSearch(program, asked, whole=False, longest=operators // 2, started=started).run()
-        if divided.candidates or divided.report.interrupted:
-            return divided
+    if divided.candidates:
+        reports = [found.report, divided.report]
+        found = SearchResult(divided.candidates, combined(reports, divided.report.segments))
+    found.report.interrupted = divided.report.interrupted
+    found.report.seconds = time.perf_counter() - started
     return found
 
 
