@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import LARGE
 from mugraph.errors import InvalidInput, UndefinedInField
-from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar, Value
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
@@ -311,6 +312,35 @@ def test_many_exponentials_have_a_bound_where_both_take_the_same_ones() -> None:
         lambda x, y: overlap_of_quotients(x * (1 + 1e-9), y),
     ):
         assert not verify_graphs(left, program(wrong, (2000, 5), (2000, 5))).equivalent
+
+
+def test_certificates_say_that_rescaled_sums_are_what_their_definition_says() -> None:
+    """Each of them over a loop of its own; under no semantics are they functions like others."""
+
+    def averages(divided_first: bool) -> Graph:
+        kernel = GraphBuilder(Level.KERNEL)
+        rows = [kernel.input(f"x{index}", (1, 64), FP32) for index in range(7)]
+        block = GraphBuilder(Level.BLOCK, grid=(1,), loop=4)
+        tiles = [block.iterator(index, kernel.tensor(row), (0,), 1) for index, row in enumerate(rows)]
+        above: list[Value] = []
+        below: list[Value] = []
+        for tile in tiles[1:]:
+            top = block.add("max", tile, dim=1, size=16)
+            weights = block.add("exp", block.add("sub", tile, top))
+            for sums, terms in ((above, block.add("mul", weights, tiles[0])), (below, weights)):
+                sums.append(block.add("accumulate_rescaled", block.add("sum", terms, dim=1, size=16), top))
+        product = functools.partial(functools.reduce, functools.partial(block.add, "mul"))
+        if divided_first:
+            result = product([block.add("div", *pair) for pair in zip(above, below, strict=True)])
+        else:
+            result = block.add("div", product(above), product(below))
+        return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), rows))
+
+    verdict = by_random_tests(averages(divided_first=True), averages(divided_first=False))
+    assert verdict.equivalent
+    meant = dict(verdict.certificate.semantics)
+    assert meant["exp"].startswith("a random function")
+    assert meant["accumulate_rescaled"] == "a sum of products with exp, as the operator is defined"
 
 
 UNBOUNDED: dict[str, tuple[Pair, str]] = {

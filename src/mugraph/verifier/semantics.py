@@ -169,10 +169,11 @@ _HOMOGENEOUS = "is c times that of x / c for what is known not to be negative; o
 _RANDOM = "a random function; what agrees, agrees for every function with these properties"
 _ROUNDED = f"of -x minus that of x, of what it rounded that itself; else {_RANDOM}"
 _EXP = "omega**x modulo p for a random omega of order q, so that exp(x + y) = exp(x) exp(y)"
+_RESCALED = "a sum of products with exp, as the operator is defined"
 _MEANINGS: dict[Semantics, dict[str, str]] = {
     Semantics.FREE: {
         "exp": f"{_EXP}; a random function of what passed through exp before",
-        "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
+        "accumulate_rescaled": _RESCALED,
         "sqrt": "sqrt(x y / z) is sqrt(x) sqrt(y) / sqrt(z), of anything else a random function; "
         "roots of constants are exact, or variables for primes in `root_variables`; "
         "what agrees, agrees for every such function, and sqrt(|x|) is one",
@@ -180,7 +181,7 @@ _MEANINGS: dict[Semantics, dict[str, str]] = {
     },
     Semantics.PROPERTIES: {
         "exp": f"{_EXP}; a random function of what passed through exp before",
-        "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
+        "accumulate_rescaled": _RESCALED,
         "sqrt": "sqrt(x y / z) is sqrt(x) sqrt(y) / sqrt(z), and not negative; else a random function, as which sqrt(|x|) counts",
         "relu": f"{_HOMOGENEOUS} {_RANDOM}",
         "abs": f"of a product the product of those of its factors; {_HOMOGENEOUS} {_RANDOM}",
@@ -189,13 +190,14 @@ _MEANINGS: dict[Semantics, dict[str, str]] = {
         **dict.fromkeys(ROUNDINGS.values(), _ROUNDED),
     },
     Semantics.ROOTS: {
+        "accumulate_rescaled": _RESCALED,
         "sqrt": "either root of the radicand modulo p, in draws where all radicands are squares, for every choice of the signs; "
         "what agrees, agrees for the roots that are not negative",
         "max": _MAX,
     },
     Semantics.LAWS: {
         "exp": _EXP,
-        "accumulate_rescaled": "a sum of products with exp, as the operator is defined",
+        "accumulate_rescaled": _RESCALED,
         "sqrt": "x**((p+1)/4) and x**((3p-1)/4) in turn: multiplicative, roots of every square; "
         "a difference counts where all radicands are squares, if they are few",
         "max": _MAX,
