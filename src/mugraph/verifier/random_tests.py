@@ -160,7 +160,7 @@ def by_random_tests(
     cut = functools.partial(in_pieces, a, b, known, max_error, seed, deadline)
     attempts: list[Callable[[], Verdict | None]] = [verification.with_bound, cut]
     verdict: Verdict | None = None
-    for attempt in reversed(attempts) if verification.is_large else attempts:
+    for attempt in (*(reversed(attempts) if verification.is_large else attempts), verification.of_many_exponentials):
         in_time = not late(deadline)
         verdict = attempt() or verdict
         if (verdict is not None and verdict.equivalent) or (in_time and late(deadline)):  # bounds of what is large take long
@@ -241,6 +241,7 @@ def prove_piece(
     return None if verdict is None else replace(verdict.certificate, left=digest(a), right=digest(b))
 
 
+_TOO_LARGE = "the degrees are too large for these fields; verify parts of the program apart"
 _AGREED = (Outcome.EQUIVALENT, Tests.AGREED, "")
 
 
@@ -323,13 +324,13 @@ class _Verification:
 
     def tested(self) -> Verdict:
         """What tests say, also those without a bound."""
-        return self.bounded() or self.by_laws()
+        return self.bounded() or self.of_many_exponentials() or self.by_laws()
 
     def freely(self) -> Verdict | None:
         """The verdict of tests under free semantics, of which only square roots and properties may know better; None if so."""
         self.difference = difference_of(self.slice.left, self.slice.right, known=self.known)
         if (rounds := self.difference.rounds_for(self.max_error)) is None:
-            self.obstacle = "the degrees are too large for these fields; verify parts of the program apart"
+            self.obstacle = _TOO_LARGE
             return None
         found = self.tests(Semantics.FREE, rounds, self.difference)
         if isinstance(found, str):
@@ -352,12 +353,18 @@ class _Verification:
         return None if "sqrt" in self.outside_lax else self.different
 
     def by_roots(self) -> Verdict | None:
-        """The verdict of tests in which roots square back, and exponentials are functions like others, where they agree.
+        """The verdict of tests in which roots square back, where they agree."""
+        return None if self.obstacle else self._under_roots()
 
-        So there may be many more exponentials than where products of them are those of sums.
+    def of_many_exponentials(self) -> Verdict | None:
+        """The verdict of tests in which exponentials are functions like others, and roots square back, where they agree.
+
+        There may be many more of them than where products of them are those of sums.
         """
-        if self.obstacle and "exp" not in self.outside_lax:  # by name: only these have other degrees here
-            return None
+        # by name: only exponentials have other degrees there
+        return self._under_roots() if self.obstacle == _TOO_LARGE and "exp" in self.outside_lax else None
+
+    def _under_roots(self) -> Verdict | None:
         self.difference = difference_of(self.slice.left, self.slice.right, semantics=Semantics.ROOTS, known=self.known)
         if (rounds := self.difference.rounds_for(self.max_error)) is None:
             self.obstacle = self.obstacle or "the degrees of their square roots are too large; verify parts of the program apart"
