@@ -78,18 +78,19 @@ def grouped_attention(dtype: DType, loop: int, ends: bool = True, capacity: int 
     return kernel.build(list(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), inputs)))
 
 
-def shown_attention(dtype: DType) -> Graph:
-    """Attention of a query to each head of a cache with a mask that is added to scores; what is not held is masked."""
+def shown_attention(dtype: DType, queries: int = 1, blocks: int = HEADS) -> Graph:
+    """Attention of queries to each head of a cache with a mask that is added to scores; what is not held is masked."""
     kernel = GraphBuilder(Level.KERNEL)
-    inputs = [kernel.input(name, (HEADS, rows, WIDTH), dtype) for name, rows in (("q", 1), ("k", CAPACITY), ("v", CAPACITY))]
-    inputs += [kernel.input("held", (CAPACITY,), DType.BOOL), kernel.input("added", (HEADS, CAPACITY), dtype)]
-    block = GraphBuilder(Level.BLOCK, grid=(HEADS,), loop=CAPACITY // TILE)
+    rows = (("q", queries), ("k", CAPACITY), ("v", CAPACITY))
+    inputs = [kernel.input(name, (HEADS, count, WIDTH), dtype) for name, count in rows]
+    inputs += [kernel.input("held", (CAPACITY,), DType.BOOL), kernel.input("added", (HEADS, queries, CAPACITY), dtype)]
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,), loop=CAPACITY // TILE)
     q = block.iterator(0, kernel.tensor(inputs[0]), (0,), None)
     k, v = (block.iterator(number, kernel.tensor(inputs[number]), (0,), 1) for number in (1, 2))
     held = block.iterator(3, kernel.tensor(inputs[3]), (None,), 0)
-    added = block.iterator(4, kernel.tensor(inputs[4]), (0,), 1)
+    added = block.iterator(4, kernel.tensor(inputs[4]), (0,), 2)
     scores = block.add("matmul", q, block.add("transpose", k, permutation=(0, 2, 1)))
-    scores = block.add("add", scores, block.add("reshape", added, shape=(1, 1, TILE)))
+    scores = block.add("add", scores, added)
     hidden = block.add("infinity", block.constant(-1, dtype))
     scores = block.add("select", block.add("reshape", held, shape=(1, 1, TILE)), scores, hidden)
     v = block.add("select", block.add("reshape", held, shape=(1, TILE, 1)), v, block.constant(0, dtype))
@@ -202,33 +203,48 @@ def test_statements_stop_only_where_what_is_behind_the_end_is_neutral() -> None:
 @pytest.mark.parametrize("dtype", [*TYPES], ids=str)
 def test_iterations_that_a_mask_hides_are_left_out_before_the_end_alone(dtype: DType) -> None:
     executable = build(shown_attention(dtype))
-    growing = GrowingKernels(executable, {**AXES, 4: Axis(1, 0)}, MASKS)
+    growing = GrowingKernels(executable, {**AXES, 4: Axis(2, 0)}, MASKS)
     assert "_idle" in growing.sources["kernels.c"]
     for length, first, last in itertools.product(LENGTHS, (0, 1, 31, 32, 50), (1, 33, CAPACITY)):
         q, k, v = (torch.randn(HEADS, rows, WIDTH, dtype=TYPES[dtype]) for rows in (1, length, length))
         places = torch.arange(length)
         added = torch.full((HEADS, length), -torch.inf).masked_fill((places >= first) & (places < first + last), 0.5)
         added[1] = torch.where(places == length - 1, 0.0, -torch.inf)
-        added = added.to(TYPES[dtype])
-        behind = torch.zeros(HEADS, CAPACITY, dtype=TYPES[dtype])
-        behind[:, :length] = added
+        added = added.to(TYPES[dtype])[:, None]
+        behind = torch.zeros(HEADS, 1, CAPACITY, dtype=TYPES[dtype])
+        behind[..., :length] = added
         held = torch.arange(CAPACITY) < length
         wanted = bits(executable(q, padded(k), padded(v), held, behind))
         assert bits(growing(q, k, v, held, added)) == wanted
-        spread = torch.full((2 * HEADS, CAPACITY + 7), torch.nan, dtype=TYPES[dtype])[::2, :length].copy_(added)
+        spread = torch.full((2 * HEADS, 1, CAPACITY + 7), torch.nan, dtype=TYPES[dtype])[::2, :, :length].copy_(added)
         assert bits(growing(q, k, v, held, spread)) == wanted
 
 
 def test_hidden_iterations_are_not_computed() -> None:
     executable = build(shown_attention(DType.FP32))
-    growing = GrowingKernels(executable, {**AXES, 4: Axis(1, 0)}, MASKS)
+    growing = GrowingKernels(executable, {**AXES, 4: Axis(2, 0)}, MASKS)
     length = 5 * TILE + 3
     q, k, v = (torch.randn(HEADS, rows, WIDTH) for rows in (1, length, length))
-    added = torch.zeros(HEADS, length)
-    added[:, TILE : 3 * TILE] = -torch.inf
+    added = torch.zeros(HEADS, 1, length)
+    added[..., TILE : 3 * TILE] = -torch.inf
     held, (wanted,) = torch.arange(CAPACITY) < length, growing(q, k, v, torch.arange(CAPACITY) < length, added)
     v[:, TILE : 3 * TILE] = torch.nan
     assert torch.equal(growing(q, k, v, held, added)[0], wanted)
+
+
+@pytest.mark.parametrize(("queries", "blocks"), [(3, HEADS), (1, HEADS // 2), (3, HEADS // 2)])
+def test_iterations_are_left_out_only_where_all_rows_of_a_mask_hide_them(queries: int, blocks: int) -> None:
+    executable = build(shown_attention(DType.FP32, queries, blocks))
+    growing = GrowingKernels(executable, {**AXES, 4: Axis(2, 0)}, MASKS)
+    assert "_idle" in growing.sources["kernels.c"]
+    for length in (TILE + 1, 61, CAPACITY):
+        q, k, v = (torch.randn(HEADS, rows, WIDTH) for rows in (queries, length, length))
+        behind, held = torch.zeros(HEADS, queries, CAPACITY), torch.arange(CAPACITY) < length
+        for head, query in itertools.product(range(HEADS), range(queries)):  # the only row that sees more than the end
+            behind[..., : length - 1] = -torch.inf
+            behind[head, query] = 0.0
+            wanted = bits(executable(q, padded(k), padded(v), held, behind))
+            assert bits(growing(q, k, v, held, behind[..., :length])) == wanted
 
 
 def test_lengths_and_layouts_of_earlier_calls_are_recognized() -> None:

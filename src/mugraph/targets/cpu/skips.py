@@ -6,7 +6,7 @@ import math
 
 from mugraph.lower.tile_form import Kernel, Skip
 from mugraph.lower.tiles import merged
-from mugraph.targets.c_text import literal, scaled, sum_of
+from mugraph.targets.c_text import literal, number_text, scaled, sum_of
 from mugraph.targets.cpu.growing import print_given_strides
 from mugraph.targets.cpu.source import Writer
 
@@ -31,7 +31,7 @@ def _print_look(writer: Writer, kernel: Kernel, skip: Skip) -> None:
     tile = skip.tile
     dtype = writer.dtype(tile)
     runs = [run for run in merged(tile) if run[1]]
-    *outer, (rows, row), (columns, column) = [(1, 0)] * (2 - len(runs)) + runs
+    *outer, rows, columns = [(1, 0)] * (2 - len(runs)) + runs
     writer.line(f"const {dtype}_t *{tile.buffer} = arguments[{kernel.inputs.index(tile.buffer)}];")
     print_given_strides(writer, kernel, tile.buffer)
     writer.pointer("p", tile)
@@ -39,7 +39,8 @@ def _print_look(writer: Writer, kernel: Kernel, skip: Skip) -> None:
     for level, (count, _) in enumerate(outer):
         writer.line(f"for (long r{level} = 0; alike && r{level} < {count}; ++r{level})")
     start = sum_of(["p", *(scaled(step, f"r{level}") for level, (_, step) in enumerate(outer))])
-    writer.line(f"alike = all_{dtype}({start}, {rows}, {row}, {columns}, {column}, {literal(skip.value)});")
+    looked_at = ", ".join(f"{count}, {number_text(step)}" for count, step in (rows, columns))
+    writer.line(f"alike = all_{dtype}({start}, {looked_at}, {literal(skip.value)});")
     writer.line("if (alike) return 1;")
 
 
