@@ -119,6 +119,16 @@ def test_attention_with_a_mask_that_is_watched_is_spelled_out(shape: tuple[int, 
         torch.testing.assert_close(runner(size, [q, k, v, mask])[0], attend(q, k, v, mask), rtol=1e-9, atol=1e-9)
 
 
+def test_a_watched_mask_of_a_wider_type_leaves_attention_its_own() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=m)
+
+    inputs = *(keys(1, 2, rows, 8).bfloat16() for rows in (3, KEYS, KEYS)), keys(3, KEYS).float()
+    graph = masked_of(attend, *inputs, watched=[3])
+    (result,) = AtCapacity(graph, CAPACITY, graph.module, torch.device("cpu"))(7, given := at(7, inputs))
+    torch.testing.assert_close(result, attend(*given), rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("name", ["sum", "mean", "largest and least", "softmax", "gram", "decode", "attention spelled out"])
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_none_act_as_they_do_in_the_function(name: str, number: float) -> None:

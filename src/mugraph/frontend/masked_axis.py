@@ -431,6 +431,8 @@ def _spelled_out(masking: _Masking, call: Call, mask: fx.Node | None) -> fx.Node
         scores = _with_mask(masking, scores, masking.copies[mask], shape)
     shown = masking.only_held(scores, -math.inf)
     weights = masking.call(_aten.softmax.int, shown, -1)
+    if weights.meta["val"].dtype is not value.meta["val"].dtype:  # a mask may be of a wider type
+        weights = masking.call(_aten._to_copy.default, weights, dtype=value.meta["val"].dtype)
     mixed = masking.call(_aten.matmul.default, weights, masking.held(value, 0.0))
     return masking.call(_aten.view.default, mixed, [*shape[:-1], value.meta["val"].shape[-1]]) if groups > 1 else mixed
 
