@@ -93,6 +93,22 @@ def test_layers_share_kernels_and_keep_their_own_weights_and_caches(caplog: pyte
     assert caplog.text.count("is optimized for 1024 elements") == 1
 
 
+def test_attentions_whose_results_lie_otherwise_share_nothing() -> None:
+    def attend(a: torch.Tensor, b: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        b = b.transpose(1, 2)
+        first, second = (F.scaled_dot_product_attention(q, *kv) for q, kv in ((a, (k, v)), (b, (v, k))))
+        return first, second.transpose(1, 2).view(2, 3, -1)
+
+    fast = compiled(attend)
+    with torch.inference_mode():
+        given = torch.randn(2, 4, 3, 16), torch.randn(2, 3, 4, 16), torch.randn(2, 4, 40, 16), torch.randn(2, 4, 40, 16)
+        for tensor in given[2:]:
+            torch._dynamo.mark_dynamic(tensor, 2)
+        for ours, theirs in zip(fast(*given), attend(*given), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+            assert ours.stride() == theirs.stride()
+
+
 def test_larger_capacities_are_made_when_a_call_needs_them() -> None:
     fast = compiled(lambda x, y: torch.softmax(y @ x, 0) @ y)
     with torch.inference_mode():
@@ -109,7 +125,7 @@ class Counted(MaskedRun):
     """Capacities that nothing is computed for; PyTorch is as fast up to a size."""
 
     def __init__(self, in_place: bool, slow_until: int = 0, more: int = 0, limit: int = 8) -> None:
-        part: Any = SimpleNamespace(masked=SimpleNamespace(more=more, inputs=(Place(0, 0),)), outputs=())
+        part: Any = SimpleNamespace(masked=SimpleNamespace(more=more, inputs=(Place(0, 0),)), strides=[])
         super().__init__(part, lambda module, masked, budget: None, limit)
         self.reads_in_place, self.slow_until, self.made = in_place, slow_until, list[int]()
 
@@ -193,7 +209,7 @@ def test_random_numbers_of_others_stay_what_they_are() -> None:
     ],
 )
 def test_capacities_that_a_call_asks_for_hold_it_however_few(limit: int, size: int, wanted: list[int]) -> None:
-    part: Any = SimpleNamespace(masked=SimpleNamespace(more=0, inputs=(Place(0, 0),)), outputs=())
+    part: Any = SimpleNamespace(masked=SimpleNamespace(more=0, inputs=(Place(0, 0),)), strides=[])
     run = MaskedRun(part, lambda module, masked, budget: None, limit)
     run.capacities = {128: None} if limit == 8 and size == 129 else {}
     assert run._wanted(size, [torch.empty(size, 1 << 20, device="meta")]) == wanted

@@ -48,10 +48,17 @@ class MaskedPart:
     """Which of the inputs mask attention: the masked graph holds only where none of them hides a row."""
 
     @property
+    def strides(self) -> list[tuple[int, ...] | None]:
+        """How each result lies; None where that depends on a size, and is contiguous."""
+        values = [node.meta["val"] for node in self.outputs]
+        return [None if symbols_of(value.shape) else tuple(int(stride) for stride in value.stride()) for value in values]
+
+    @property
     def form(self) -> str:
-        """What parts share that do the same to tensors of the same shapes and types but for the size."""
+        """What parts share that do the same to tensors of the same shapes and types but for the size, with results that lie
+        alike."""
         kinds = [_kind(node) for node in self.original.graph.nodes if node.op == "placeholder"]
-        return "\n".join([self.original.code, *kinds])
+        return "\n".join([self.original.code, *kinds, str(self.strides)])
 
 
 def masked_parts(module: fx.GraphModule) -> list[MaskedPart]:

@@ -22,7 +22,6 @@ from mugraph.frontend.graph_passes import concrete
 from mugraph.frontend.masked_axis import MaskedGraph
 from mugraph.frontend.masked_parts import MaskedPart
 from mugraph.frontend.splice import laid_out
-from mugraph.frontend.symbolic_axis import symbols_of
 from mugraph.frontend.torch_casts import widened
 from mugraph.integrations.background import Later, Turn
 from mugraph.runtime.benchmarking import quickest
@@ -78,7 +77,7 @@ class MaskedRun:
         self.capacities: dict[int, AtCapacity | None] = {}
         """In ascending order; None where PyTorch is to run the part."""
         self._places = [(number, place.dim) for number, place in enumerate(part.masked.inputs) if place is not None]
-        self._strides = [_strides_of(node.meta["val"]) for node in part.outputs]
+        self._strides = part.strides
         self._turn = Turn(later)
 
     def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -196,8 +195,3 @@ def _random_like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tens
 
 def _ignores_other_slots(runner: AtCapacity, looked_at: Mapping[int, Sequence[torch.Tensor]]) -> bool:
     return all(runner.ignores_other_slots(size, given) for size, given in looked_at.items())
-
-
-def _strides_of(value: torch.Tensor) -> tuple[int, ...] | None:
-    """How a result lies; None where that depends on a size, and is contiguous."""
-    return None if symbols_of(value.shape) else tuple(int(stride) for stride in value.stride())
