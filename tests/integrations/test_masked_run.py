@@ -160,6 +160,18 @@ def test_sizes_at_which_pytorch_is_faster_are_its_own() -> None:
     assert run.made == [1024]
 
 
+def test_kernels_are_looked_at_with_masks_that_hide_much_and_no_row() -> None:
+    run = Counted(in_place=True)
+    run.part.masks = (0, 1)
+    for size in (1, 65, 127):
+        added, shown = run._hiding([torch.zeros(2, 1, 3, size), torch.zeros(size, dtype=torch.bool)[None]])
+        seen = (added == 0).sum(-1).flatten().tolist()
+        assert 0 < min(seen) <= seen[0] == sorted(seen)[0]
+        assert (added == 0).sum() + (added == -torch.inf).sum() == added.numel()
+        assert len(set(seen)) == (1 if size == 1 else 6)
+        assert shown.sum() == size - size // 2
+
+
 def test_room_is_bounded_by_what_inputs_take() -> None:
     run = Counted(in_place=True, more=1)
     wide = torch.empty(4, 1 << 14)  # 64 KiB an element

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -159,7 +160,7 @@ class MaskedRun:
         made = self.specialized(concrete(graph.module, example), graph, budget)
         if made is None:
             return None
-        looked_at = {size: self._resized(inputs, size) for size in (1, capacity // 2 + 1, capacity - 1)}
+        looked_at = {size: self._hiding(self._resized(inputs, size)) for size in (1, capacity // 2 + 1, capacity - 1)}
         runner = AtCapacity(graph, capacity, made.padded, device)
         if not _ignores_other_slots(runner, looked_at):
             _log.warning("what lies behind the elements reaches a result of kernels, which are not used; please report this")
@@ -179,6 +180,17 @@ class MaskedRun:
             functools.partial(self._by_kernels, runner, size, given),
         ]
         return not self.faster or self._tried(functools.partial(quickest, calls)) == 1
+
+    def _hiding(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Inputs whose masks hide the first keys of each row, of later rows fewer: what all rows hide, kernels may leave out."""
+        for number in self.part.masks:
+            mask = inputs[number]
+            size = mask.shape[-1]
+            rows = mask.numel() // size
+            first = torch.arange(rows, 0, -1, device=mask.device) * size // (rows + 1)
+            shown = (torch.arange(size, device=mask.device) >= first[:, None]).view(mask.shape)
+            inputs[number] = shown if mask.dtype is torch.bool else torch.where(shown, mask, -math.inf)
+        return inputs
 
     def _resized(self, inputs: Sequence[torch.Tensor], size: int) -> list[torch.Tensor]:
         """Random numbers of a size; integers are those of a call, repeated."""
