@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import torch
 from mugraph.devices import device_for, known_targets
 from mugraph.devices.capability import Architecture, Capability
 from mugraph.devices.device import ReportedGpu, architecture_of
-from mugraph.devices.host import available_cores, cache_bytes, instruction_set, processor_features
+from mugraph.devices.host import available_cores, cache_bytes, instruction_set, kernel_threads, processor_features
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir import DType
 
@@ -217,3 +219,9 @@ def test_the_host_has_the_cores_that_kernels_run_on() -> None:
     assert alone.multiprocessors == 1
     assert alone.matmul_flops[DType.FP32] * whole.multiprocessors == whole.matmul_flops[DType.FP32]
     assert device_for("cpu") == whole
+
+
+def test_the_host_is_known_while_another_thread_loads_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for loaded in (None, ModuleType("torch")):
+        monkeypatch.setitem(sys.modules, "torch", loaded)
+        assert kernel_threads() == available_cores()

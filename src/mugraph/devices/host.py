@@ -71,8 +71,8 @@ def available_cores() -> int:
 
 def kernel_threads() -> int:
     """Threads that kernels run on: those of PyTorch's pool where it is loaded, one for each core at most."""
-    torch = sys.modules.get("torch")
-    return available_cores() if torch is None else min(available_cores(), int(torch.get_num_threads()))
+    threads = getattr(sys.modules.get("torch"), "get_num_threads", available_cores)  # which PyTorch has late while it is loaded
+    return min(available_cores(), int(threads()))
 
 
 def free_memory() -> int:
