@@ -22,7 +22,7 @@ from mugraph.search.driver import Search
 from mugraph.search.partition.cuts import CutSpace, in_normal_order
 from mugraph.search.partition.plans import CUT_GAIN
 from mugraph.search.partition.variants import Parts, Variants
-from mugraph.search.tasks import CANDIDATES
+from mugraph.search.tasks import CANDIDATES, Options
 from mugraph.verifier import verify_graphs
 
 from .programs import PAPER, chain, finished, outputs, rmsnorm
@@ -321,6 +321,22 @@ def test_what_is_no_kernel_has_several_before_any_closure_ends(monkeypatch: pyte
         graph = run._graph(plan)
         check(graph, run.device)
         np.testing.assert_allclose(outputs(graph)[0], outputs(program)[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("target", "seed"), [("cpu", 2026), ("cuda:sm_90", 2027)])
+def test_what_is_offered_early_does_not_hide_what_is_as_fast(monkeypatch: pytest.MonkeyPatch, target: str, seed: int) -> None:
+    """The best plan is a cut of the program as it is written, which is taken back once all closures are saturated."""
+    p = Program()
+    program = finished(p, p.input("x", (512, 4096)).softmax(-1) @ p.input("w", (4096, 512)))
+    fresh = Options(seed=seed)  # or else closures would be known from other tests
+
+    def costs() -> list[float]:
+        return [candidate.cost for candidate in search(program, device_for(target), options=fresh).candidates]
+
+    with monkeypatch.context() as hurried:
+        hurried.setattr(driver, "_AT_ONCE", 1e-6)
+        early = costs()
+    assert early == costs()
 
 
 def test_the_first_cut_has_as_few_launches_as_there_are_plans_of() -> None:

@@ -114,7 +114,8 @@ class Search:
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
         self.best: dict[Plan, float] = {}
         self.early: set[Plan] = set()
-        """Plans offered before the coarsest tier was searched, which it has not come to yet."""
+        """Plans offered before the coarsest tier was searched, which it has not come to yet. They bound nothing there: what is as
+        fast would not be found again."""
         self.bodies: dict[tuple[ScheduledSketch, tuple[Tensor, ...]], Graph] = {}
         self.produces = tuple(-1 - index for index in range(len(self.axes.outputs)))
         share = _CLOSURE_SHARE * self.budget if self.budget is not None else float("inf")
@@ -194,6 +195,7 @@ class Search:
         searched = self.kernels.report(coarsest)
         if searched.saturated == searched.closures and self.kernels.now() <= self.kernels.deadline:
             self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early} or self.best
+        self.early.clear()
         for number, tier in enumerate(finer, start=1):
             if self.budget is None:
                 seconds = self.options.finer_tier_seconds
@@ -234,7 +236,7 @@ class Search:
 
     def _run_tier(self, tier: Tier) -> None:
         self._tick(tier.value, 0)
-        best = min(self.best.values(), default=float("inf"))
+        best = min((seconds for plan, seconds in self.best.items() if plan not in self.early), default=float("inf"))
         self.plans.cuts_complete = True
         for plan in self.plans.plans(self.axes, tier, self.options.max_kernels, self.produces, best):
             self._found(plan, tier)
