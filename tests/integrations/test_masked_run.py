@@ -124,8 +124,8 @@ def test_larger_capacities_are_made_when_a_call_needs_them() -> None:
 class Counted(MaskedRun):
     """Capacities that nothing is computed for; PyTorch is as fast up to a size."""
 
-    def __init__(self, in_place: bool, slow_until: int = 0, more: int = 0, limit: int = 8) -> None:
-        part: Any = SimpleNamespace(masked=SimpleNamespace(more=more, inputs=(Place(0, 0),)), strides=[])
+    def __init__(self, in_place: bool, slow_until: int = 0, more: int = 0, limit: int = 8, masks: tuple[int, ...] = ()) -> None:
+        part: Any = SimpleNamespace(masked=SimpleNamespace(more=more, inputs=(Place(0, 0),)), strides=[], masks=masks)
         super().__init__(part, lambda module, masked, budget: None, limit)
         self.reads_in_place, self.slow_until, self.made = in_place, slow_until, list[int]()
 
@@ -161,8 +161,7 @@ def test_sizes_at_which_pytorch_is_faster_are_its_own() -> None:
 
 
 def test_kernels_are_looked_at_with_masks_that_hide_much_and_no_row() -> None:
-    run = Counted(in_place=True)
-    run.part.masks = (0, 1)
+    run = Counted(in_place=True, masks=(0, 1))
     for size in (1, 65, 127):
         added, shown = run._hiding([torch.zeros(2, 1, 3, size), torch.zeros(size, dtype=torch.bool)[None]])
         seen = (added == 0).sum(-1).flatten().tolist()

@@ -18,7 +18,10 @@ _PRODUCTS = frozenset(
 
 
 class WideProducts(TorchDispatchMode):
-    """While it is entered, products of tensors of one 16-bit type on the CPU are computed in fp32 and rounded to that type."""
+    """While it is entered, products of tensors of one 16-bit type on the CPU are computed in fp32 and rounded to that type.
+
+    But for those that write into a tensor that is given, and what inference mode does not take apart (`@`, `einsum`).
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated by torch

@@ -2,8 +2,10 @@
 
 Factors of products pass through a ring, and what the loop of such a kernel reads beside them is copied ahead where there is room
 (`mugraph.lower.streams`, `mugraph.lower.staging`). Everything else is loaded when it is read: a block then has a vector of each
-thread on its way, so that latency and not bandwidth says how long that takes. The rules here are those of lowering, as far as
-they depend on sizes alone; they are told of tiles, of schedules or of block graphs, as numbers or as arrays of a number each.
+thread on its way, so that latency and not bandwidth says how long that takes. The rules here are the main ones of lowering, which
+streams less: also to have a ring, rows of a factor must be whole copies of 16 bytes, k of an iteration a multiple of 16, and each
+warp must keep one part of the sums. They are told of tiles, of schedules or of block graphs, as numbers or as arrays of a number
+each.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def _product(steps: Sequence[Step], index: int, space: IndexSpace) -> Product:
 
 
 def keeps_sums(matrices: Values, rows: Values, columns: Values) -> Values:
-    """Whether the registers of a block hold the sums of so many matrices while factors pass."""
+    """Whether the registers of a block could hold the sums of so many matrices while factors pass, if well shared out."""
     return np.less_equal(matrices * np.maximum(MATRIX_ROWS, rows) * np.maximum(MATRIX_ROWS, columns), HELD_SUMS)
 
 
