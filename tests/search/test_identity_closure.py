@@ -162,14 +162,21 @@ def test_what_is_offered_early_changes_nothing_where_the_closure_is_saturated(na
     """Whether the closure is saturated by then depends on the machine. Of the saturated closure too few sketches are scheduled to
     have the program's own among them."""
     options = Options(scheduled_sketches=1, closure_seconds=60, cut_seconds=60, finer_tier_seconds=60)
-    found = []
+    found, early = [], list[bool]()
+    offer = driver.Search._offer_early
+
+    def noted(self: driver.Search, tier: Tier) -> None:
+        offer(self, tier)
+        early.append(bool(self.early))
+
+    monkeypatch.setattr(driver.Search, "_offer_early", noted)
     for share in (1.0, 1e-9):
         monkeypatch.setattr(driver, "_AT_ONCE", share)
         KNOWN.clear()
         tasks._LOOPLESS.clear()
         run = driver.Search(PAPER[name](), CPU, options=options)
         found.append([(candidate.graph, candidate.cost) for candidate in run.run().candidates])
-        assert bool(run.early) == (share < 1.0)
+    assert early == [False, True]
     assert found[0] == found[1]
 
 
