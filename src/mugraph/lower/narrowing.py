@@ -8,13 +8,13 @@ gains of 1e-3, keeps four bits). TF32 holds those: as many bits as fp16, the ran
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.exponents import shifted
+from mugraph.lower.factor_copies import FactorCopies
 from mugraph.lower.memory import place
 from mugraph.lower.scalar_expressions import CHOICE, TF32, Apply, Constant, Expression, Source, renumbered, subexpressions
 from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
@@ -89,30 +89,21 @@ def with_rounded_factors(kernel: Kernel, in_units: Callable[[Matmul], bool]) -> 
     `in_units` says which products of 16-bit types these multiply.
     """
     kernel = with_narrow_factors(kernel)
-    copies: list[Buffer] = []
-
-    def copied(product: Matmul, factor: Tile) -> Elementwise:
-        own = tuple(1 if stride == 0 else size for size, stride in zip(factor.shape, factor.strides, strict=True))
-        target = Tile(f"rounded_{len(copies)}", own, tiles.row_major(own))
-        copies.append(Buffer(target.buffer, Memory.SHARED, DType.FP32 if product.tf32 else product.dtype, math.prod(own)))
-        number = Source(0)
-        return Elementwise(target, (replace(factor, shape=own),), Apply(TF32, (number,)) if product.tf32 else number)
+    copies = FactorCopies("rounded_")
 
     def part(statements: Iterable[Statement]) -> Iterator[Statement]:
         for statement in statements:
             if isinstance(statement, Matmul) and statement.dtype.bytes == 2 and in_units(statement):
-                factors = []
-                for factor in statement.sources:
-                    if kernel.buffer(factor.buffer).dtype is DType.FP32:
-                        copy = copied(statement, factor)
-                        yield copy
-                        factor = tiles.broadcast(copy.target, factor.shape)
-                    factors.append(factor)
-                statement = replace(statement, left=factors[0], right=factors[1])
-            yield statement
+                rounded = (DType.FP32, Apply(TF32, (Source(0),))) if statement.tf32 else (statement.dtype, Source(0))
+                yield from copies.before(statement, is_fp32, *rounded)
+            else:
+                yield statement
+
+    def is_fp32(factor: Tile) -> bool:
+        return kernel.buffer(factor.buffer).dtype is DType.FP32
 
     before, body, after = (tuple(part(statements)) for statements in (kernel.before, kernel.body, kernel.after))
-    buffers = place((*kernel.buffers, *copies), before, body, after)
+    buffers = place((*kernel.buffers, *copies.buffers), before, body, after)
     return replace(kernel, buffers=buffers, before=before, body=body, after=after)
 
 

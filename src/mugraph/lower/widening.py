@@ -7,15 +7,15 @@ loop reads beside its products (`mugraph.lower.staging`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from mugraph.ir.dtypes import DType
-from mugraph.lower import tiles
+from mugraph.lower.factor_copies import FactorCopies
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.scalar_expressions import Source
-from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile
+from mugraph.lower.tile_form import Kernel, Matmul, Statement, Tile
 
 
 def with_widened_factors(kernel: Kernel) -> Kernel:
@@ -23,31 +23,19 @@ def with_widened_factors(kernel: Kernel) -> Kernel:
 
     A kernel without any is returned as it is.
     """
-    copies: list[Buffer] = []
-
-    def widened(product: Matmul, factor: Tile) -> Elementwise:
-        own = tuple(1 if stride == 0 else size for size, stride in zip(factor.shape, factor.strides, strict=True))
-        target = Tile(f"widened{len(copies)}", own, tiles.row_major(own))
-        copies.append(Buffer(target.buffer, Memory.SHARED, product.dtype, math.prod(own)))
-        return Elementwise(target, (replace(factor, shape=own),), Source(0), label=product.label)
+    copies = FactorCopies("widened")
 
     def part(statements: Iterable[Statement]) -> Iterator[Statement]:
         for statement in statements:
-            if isinstance(statement, Matmul) and on_matrix_units(in_units := _in_units(kernel, statement)):
-                statement, factors = in_units, []
-                for factor in statement.sources:
-                    if _is_narrow(kernel, statement, factor):
-                        copy = widened(statement, factor)
-                        yield copy
-                        factor = tiles.broadcast(copy.target, factor.shape)
-                    factors.append(factor)
-                statement = replace(statement, left=factors[0], right=factors[1])
-            yield statement
+            if isinstance(statement, Matmul) and on_matrix_units(product := _in_units(kernel, statement)):
+                yield from copies.before(product, partial(_is_narrow, kernel, product), product.dtype, Source(0))
+            else:
+                yield statement
 
     before, body, after = (tuple(part(statements)) for statements in (kernel.before, kernel.body, kernel.after))
-    if not copies:
+    if not copies.buffers:
         return kernel
-    return replace(kernel, buffers=(*kernel.buffers, *copies), before=before, body=body, after=after)
+    return replace(kernel, buffers=(*kernel.buffers, *copies.buffers), before=before, body=body, after=after)
 
 
 def _in_units(kernel: Kernel, product: Matmul) -> Matmul:
