@@ -10,34 +10,10 @@ import torch
 
 from mugraph.frontend.in_place import changes_written
 from mugraph.integrations import torch_compile
+from pieces.caches import attention, by_index, by_index_copy, by_slice, returned
 
 Function = Callable[..., Any]
-PLACES = torch.tensor([1, 4])
 OPTIONS: dict[str, str | int | bool | Function] = {"profile": False, "cache": "off", "strict": True}
-
-
-def attention(query: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-    return (query @ cache.transpose(-2, -1)).softmax(-1) @ cache
-
-
-def by_slice(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    cache[:, -2:] = new * 2
-    return attention(query, cache)
-
-
-def by_index(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    cache[:, PLACES] = new * 2
-    return attention(query, cache)
-
-
-def by_index_copy(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    cache.index_copy_(1, PLACES, new * 2)
-    return attention(query, cache)
-
-
-def returned(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    cache[:, -2:] = new * 2
-    return attention(query, cache), cache
 
 
 def a_copy_of_a_part(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

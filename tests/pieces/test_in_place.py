@@ -14,66 +14,42 @@ from mugraph.frontend.in_place import ways_in_place
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.pieces.data import PartitionedResult
 
-PLACES = torch.tensor([1, 4])
-
-
-def _attention(query: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-    return (query @ cache.transpose(-2, -1)).softmax(-1) @ cache
-
-
-def by_slice(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    cache[:, -2:] = new * 2
-    return _attention(query, cache)
+from .caches import PLACES, attention, by_index, by_index_copy, by_slice, returned
 
 
 def by_stepped_slice(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     cache[:, 1:5:3] = new * 2
-    return _attention(query, cache)
+    return attention(query, cache)
 
 
 def by_place(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     cache[:, 3] = new[:, 0] * 2
-    return _attention(query, cache)
-
-
-def by_index(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    cache[:, PLACES] = new * 2
-    return _attention(query, cache)
-
-
-def by_index_copy(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    cache.index_copy_(1, PLACES, new * 2)
-    return _attention(query, cache)
-
-
-def returned(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    cache[:, -2:] = new * 2
-    return _attention(query, cache), cache
+    return attention(query, cache)
 
 
 def read_before(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    before = _attention(query, cache)
+    before = attention(query, cache)
     cache[:, -2:] = new * 2
-    return before, _attention(query, cache)
+    return before, attention(query, cache)
 
 
 def made_of_what_was_there(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     cache[:, -2:] = cache[:, :2] + new
-    return _attention(query, cache)
+    return attention(query, cache)
 
 
 def changed_again(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     cache[:, -2:] = new * 2
-    between = _attention(query, cache)
+    between = attention(query, cache)
     cache.mul_(0.5)
-    return between + _attention(query, cache)
+    return between + attention(query, cache)
 
 
 def swapped(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     kept = new.clone()
     new[:, :] = cache[:, :2]
     cache[:, :2] = kept
-    return _attention(query, cache)
+    return attention(query, cache)
 
 
 IN_PLACE = [by_slice, by_stepped_slice, by_place, by_index, by_index_copy, returned]
@@ -163,7 +139,7 @@ def test_nothing_is_written_before_what_raises() -> None:
     def with_root(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, ...]:
         cache[:, -2:] = new * 2
         ordered = (torch.sinh(scales.sort().values) + 1).sort().values - 1
-        return _attention(query, cache), torch.linalg.cholesky(torch.diag_embed(ordered))
+        return attention(query, cache), torch.linalg.cholesky(torch.diag_embed(ordered))
 
     opt = mugraph.superoptimize(with_root, (*tensors(), torch.ones(3)), profile=False)
     ours = tensors()

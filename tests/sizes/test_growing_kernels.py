@@ -15,7 +15,7 @@ import torch
 import mugraph
 from mugraph import Dim
 from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
-from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.ops import LEAST
 from mugraph.lower.growing_inputs import Axis, HeldSlots
 from mugraph.lower.tile_form import Memory
@@ -32,6 +32,24 @@ AXES = {1: Axis(1, 0), 2: Axis(1, 0)}
 MASKS = {3: HeldSlots(None, 0)}
 
 
+def only_held(block: GraphBuilder, held: Value, scores: Value, v: Value, hidden: Value) -> tuple[Value, Value]:
+    """Scores of a tile, which are `hidden` where a slot is not held, and its values, which are 0 there."""
+    (tile,), nothing = block.tensor(held).shape, block.constant(0, block.tensor(v).dtype)
+    return (
+        block.add("select", block.add("reshape", held, shape=(1, 1, tile)), scores, hidden),
+        block.add("select", block.add("reshape", held, shape=(1, tile, 1)), v, nothing),
+    )
+
+
+def sums_of_tiles(block: GraphBuilder, scores: Value, v: Value) -> tuple[Value, Value, Value]:
+    """Of all tiles together the weighted values and the weights, rescaled, and the largest score of a tile."""
+    largest = block.add("max", scores, dim=2, size=TILE, least=LEAST)
+    weights = block.add("exp", block.add("sub", scores, largest))
+    total = block.add("accumulate_rescaled", block.add("sum", weights, dim=2, size=TILE), largest)
+    mixed = block.add("accumulate_rescaled", block.add("matmul", weights, v), largest)
+    return mixed, total, largest
+
+
 def masked_attention(dtype: DType = DType.FP32, splits: int = 2, masked: bool = True) -> Graph:
     """Sums of attention of one query to each part of a cache of keys, and its largest score; what is not held is masked."""
     kernel = GraphBuilder(Level.KERNEL)
@@ -43,13 +61,8 @@ def masked_attention(dtype: DType = DType.FP32, splits: int = 2, masked: bool = 
     held = block.iterator(3, kernel.tensor(inputs[3]), (None, 0), 0)
     scores = block.add("matmul", q, block.add("transpose", k, permutation=(0, 2, 1)))
     if masked:
-        hidden = block.add("infinity", block.constant(-1, dtype))
-        scores = block.add("select", block.add("reshape", held, shape=(1, 1, TILE)), scores, hidden)
-        v = block.add("select", block.add("reshape", held, shape=(1, TILE, 1)), v, block.constant(0, dtype))
-    largest = block.add("max", scores, dim=2, size=TILE, least=LEAST)
-    weights = block.add("exp", block.add("sub", scores, largest))
-    total = block.add("accumulate_rescaled", block.add("sum", weights, dim=2, size=TILE), largest)
-    mixed = block.add("accumulate_rescaled", block.add("matmul", weights, v), largest)
+        scores, v = only_held(block, held, scores, v, block.add("infinity", block.constant(-1, dtype)))
+    mixed, total, largest = sums_of_tiles(block, scores, v)
     top = block.add("accumulate", largest, combine="max")
     saved = [block.add("output_saver", value, omap=(0, 1)) for value in (mixed, total, top)]
     return kernel.build(list(kernel.graph_defined(block.build(saved), inputs)))
@@ -67,8 +80,7 @@ def grouped_attention(dtype: DType, loop: int, ends: bool = True, capacity: int 
     held = block.iterator(3, kernel.tensor(inputs[3]), (None,), 0 if loop > 1 else None)
     scores = block.add("matmul", q, block.add("transpose", k, permutation=(0, 2, 1)))
     hidden = block.add("infinity", block.constant(-1, dtype)) if ends else block.constant(-3, dtype)
-    scores = block.add("select", block.add("reshape", held, shape=(1, 1, tile)), scores, hidden)
-    v = block.add("select", block.add("reshape", held, shape=(1, tile, 1)), v, block.constant(0, dtype))
+    scores, v = only_held(block, held, scores, v, hidden)
     largest = block.add("max", scores, dim=2, size=tile, least=LEAST)
     weights = block.add("exp", block.add("sub", scores, largest))
     mixed = block.add("matmul", weights, v)
@@ -90,14 +102,8 @@ def shown_attention(dtype: DType, queries: int = 1, blocks: int = HEADS) -> Grap
     held = block.iterator(3, kernel.tensor(inputs[3]), (None,), 0)
     added = block.iterator(4, kernel.tensor(inputs[4]), (0,), 2)
     scores = block.add("matmul", q, block.add("transpose", k, permutation=(0, 2, 1)))
-    scores = block.add("add", scores, added)
-    hidden = block.add("infinity", block.constant(-1, dtype))
-    scores = block.add("select", block.add("reshape", held, shape=(1, 1, TILE)), scores, hidden)
-    v = block.add("select", block.add("reshape", held, shape=(1, TILE, 1)), v, block.constant(0, dtype))
-    largest = block.add("max", scores, dim=2, size=TILE, least=LEAST)
-    weights = block.add("exp", block.add("sub", scores, largest))
-    total = block.add("accumulate_rescaled", block.add("sum", weights, dim=2, size=TILE), largest)
-    mixed = block.add("accumulate_rescaled", block.add("matmul", weights, v), largest)
+    scores, v = only_held(block, held, block.add("add", scores, added), v, block.add("infinity", block.constant(-1, dtype)))
+    mixed, total, _ = sums_of_tiles(block, scores, v)
     saved = block.add("output_saver", block.add("div", mixed, total), omap=(0,))
     return kernel.build(list(kernel.graph_defined(block.build([saved]), inputs)))
 
