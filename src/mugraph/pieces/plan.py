@@ -25,7 +25,7 @@ from mugraph.frontend.partition import Partition, Piece, partition
 from mugraph.frontend.splice import can_run, spliced
 from mugraph.ir.parts import has_parts
 from mugraph.pieces.image_layouts import Layout, as_recorded
-from mugraph.pieces.joined_pieces import Joiner
+from mugraph.pieces.joined_pieces import Joiner, Outcomes
 from mugraph.pieces.library_ways import Ways
 from mugraph.pieces.other_ways import Way, other_ways
 from mugraph.pieces.packed_weights import packed
@@ -140,57 +140,141 @@ def plans(
     graph is cut. `improved` is given plans with the programs that kernels run so far, images being contiguous; `written` is as in
     `ways_in_place`.
     """
-    tell, library, known = optimizer.tell or silent, optimizer.library, dict(graphs or {})
-    ways = _ways(module.graph, device, optimizer, deadline)
-    images = tuple(ways.layouts)
+    tell = optimizer.tell or silent
     in_place = ways_in_place(module.graph, written or {})
-    cutter = _Cutter(module.graph, device, device_for(optimizer.options.target), in_place=in_place)
-    joiner = Joiner(module.graph, optimizer)
-    whole = cutter.cut(images)
-    if ahead := joiner.ahead(whole, known, deadline):
-        cutter.joined = ahead
-        whole = cutter.cut(images)
+    planner = _Planner.of(module.graph, device, optimizer, deadline, dict(graphs or {}), improved, in_place)
+    whole = planner.cut_around_joined()
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
-    layers = () if library is None else linear_layers(module.graph.nodes, device)
-    joins = bool(joiner.proposed(whole, {}))
+    joins = bool(planner.joiner.proposed(whole, {}))
     as_cut = Deadline(deadline.share(_AS_CUT if joins else 1.0))
-    may_lose = layers and optimizer.options.profile and optimizer.options.keep == "faster"
-    first = Deadline(as_cut.share(_FIRST if may_lose or ways.turn_images else 1.0))
-    outcomes = optimizer.outcomes(whole.pieces, known, first, once=True, decided=_so_far(whole, ways, improved))
-    tangled = set[frozenset[fx.Node]]()
-    for retried in (False, True):
-        while (more := _tangled(whole, outcomes, tangled, retried) - tangled) and not (first.passed or optimizer.interrupted):
-            tangled |= more
-            whole = cutter.cut(images, tangled)
-            outcomes = optimizer.outcomes(whole.pieces, known, first, once=True, decided=_so_far(whole, ways, improved))
-        outcomes = optimizer.outcomes(whole.pieces, known, first)
-    joiner.refused |= tangled
-    if library is not None and layers:
-        free = {node for piece, outcome in zip(whole.pieces, outcomes, strict=True) if not outcome.runs for node in piece.nodes}
-        everywhere, layers = layers, linear_layers(free.union(left.node for left in whole.left), device)
-        if optimizer.options.profile:  # of all: programs that are cut anew around some may come to nothing
-            known_layers = library.faster((*layers, *everywhere) if layers else (), as_cut, tell)
-            layers = within_memory([each for each in known_layers if each in layers])
-        if free.isdisjoint(layer.product for layer in layers):
-            whole = whole.with_library(layers)
-        else:
-            whole = cutter.cut((*images, *layers), tangled)
-            outcomes = optimizer.outcomes(whole.pieces, known, as_cut)
-    if joins:  # those whose time ran out come before what may be faster
-        outcomes = optimizer.outcomes(whole.pieces, known, deadline)
-    whole, decided = joiner.joined(whole, dict(zip(whole.pieces, outcomes, strict=True)), known, deadline)
-    if joins:  # and what is left is for them, too
-        decided = dict(zip(whole.pieces, optimizer.outcomes(whole.pieces, known, deadline), strict=True))
-    laid_out = (_laid_out(module.graph, *choice, decided, optimizer, known, deadline) for choice in ways.choices(whole))
-    made = [_with_layers_of_lost(plan, device, optimizer, deadline) for plan in laid_out]
+    whole, outcomes = planner.programs(whole, as_cut)
+    whole, outcomes = planner.with_layers(whole, outcomes, as_cut)
+    whole, outcomes = planner.joined(whole, outcomes, joins)
+    made = planner.laid_out(whole, outcomes)
     if graphs is not None:
-        answers = {piece: outcome for piece, outcome in decided.items() if not outcome.ran_out}  # want of time is none
-        found = {piece: outcome.result for piece, outcome in answers.items() if outcome.result is not None}
-        for results in (found, *(plan.results for plan in made)):
-            for piece, result in results.items():
-                graphs.setdefault(form_of(piece.program), result.graph)
+        _remember(graphs, outcomes, made)
     others = _others([plan.partition for plan in made], optimizer, deadline)
     return [replace(plan, others=others) for plan in made]
+
+
+@dataclass
+class _Planner:
+    """Decides stage by stage what runs for which part of a graph.
+
+    Between stages go the partition so far and what became of its pieces.
+    """
+
+    optimizer: Optimizer
+    deadline: Deadline
+    """Of all stages."""
+    known: GraphsByForm
+    """MuGraphs that are known, as in `Optimizer.outcomes`."""
+    improved: Callable[[Plan], None] | None
+    ways: Ways
+    cutter: _Cutter
+    joiner: Joiner
+    layers: Sequence[LibraryKernel]
+    """The linear layers that the library could have."""
+    tangled: set[frozenset[fx.Node]] = field(default_factory=set)
+    """Calls of programs that are taken apart."""
+
+    @classmethod
+    def of(
+        cls,
+        graph: fx.Graph,
+        device: str,
+        optimizer: Optimizer,
+        deadline: Deadline,
+        known: GraphsByForm,
+        improved: Callable[[Plan], None] | None,
+        in_place: Container[fx.Node],
+    ) -> _Planner:
+        """The planner of a graph, in which PyTorch makes the calls of `in_place` in place."""
+        ways = _ways(graph, device, optimizer, deadline)
+        cutter = _Cutter(graph, device, device_for(optimizer.options.target), in_place=in_place)
+        layers = () if optimizer.library is None else linear_layers(graph.nodes, device)
+        return cls(optimizer, deadline, known, improved, ways, cutter, Joiner(graph, optimizer), layers)
+
+    @property
+    def images(self) -> tuple[LibraryKernel, ...]:
+        """The convolutions that are library kernels."""
+        return tuple(self.ways.layouts)
+
+    def cut_around_joined(self) -> Partition:
+        """The graph cut by rules, around larger programs that are predicted to be faster by far and that kernels run."""
+        whole = self.cutter.cut(self.images)
+        if ahead := self.joiner.ahead(whole, self.known, self.deadline):
+            self.cutter.joined = ahead
+            whole = self.cutter.cut(self.images)
+        return whole
+
+    def programs(self, whole: Partition, deadline: Deadline) -> tuple[Partition, Outcomes]:
+        """Optimize the programs; those with parts of tensors that come to nothing are taken apart."""
+        options = self.optimizer.options
+        may_lose = self.layers and options.profile and options.keep == "faster"
+        first = Deadline(deadline.share(_FIRST if may_lose or self.ways.turn_images else 1.0))
+        outcomes = self._in_passing(whole, first)
+        for retried in (False, True):
+            while (more := _tangled(outcomes, self.tangled, retried) - self.tangled) and not self._ends(first):
+                self.tangled |= more
+                whole = self.cutter.cut(self.images, self.tangled)
+                outcomes = self._in_passing(whole, first)
+            outcomes = self._outcomes(whole, first)
+        self.joiner.refused |= self.tangled
+        return whole, outcomes
+
+    def with_layers(self, whole: Partition, outcomes: Outcomes, deadline: Deadline) -> tuple[Partition, Outcomes]:
+        """Give the linear layers that are in no program that runs to the library, and cut the rest anew around them."""
+        library = self.optimizer.library
+        if library is None or not self.layers:
+            return whole, outcomes
+        free = {node for piece, outcome in outcomes.items() if not outcome.runs for node in piece.nodes}
+        layers = linear_layers(free.union(left.node for left in whole.left), self.cutter.device)
+        if self.optimizer.options.profile:  # of all: programs that are cut anew around some may come to nothing
+            timed = library.faster((*layers, *self.layers) if layers else (), deadline, self.optimizer.tell or silent)
+            layers = within_memory([each for each in timed if each in layers])
+        if free.isdisjoint(layer.product for layer in layers):
+            return whole.with_library(layers), outcomes
+        whole = self.cutter.cut((*self.images, *layers), self.tangled)
+        return whole, self._outcomes(whole, deadline)
+
+    def joined(self, whole: Partition, outcomes: Outcomes, joins: bool) -> tuple[Partition, Outcomes]:
+        """Put larger programs in the place of steps where their kernels are faster; `joins` says whether any may be."""
+        if joins:  # those whose time ran out come before what may be faster
+            outcomes = self._outcomes(whole, self.deadline)
+        whole, outcomes = self.joiner.joined(whole, outcomes, self.known, self.deadline)
+        if joins:  # and what is left is for them, too
+            outcomes = self._outcomes(whole, self.deadline)
+        return whole, outcomes
+
+    def laid_out(self, whole: Partition, outcomes: Outcomes) -> list[Plan]:
+        """The plans for each way that images may lie between convolutions."""
+        choices = self.ways.choices(whole)
+        plans = (_laid_out(self.cutter.graph, *choice, outcomes, self.optimizer, self.known, self.deadline) for choice in choices)
+        return [_with_layers_of_lost(plan, self.cutter.device, self.optimizer, self.deadline) for plan in plans]
+
+    def _in_passing(self, whole: Partition, deadline: Deadline) -> Outcomes:
+        """What becomes of pieces that are tried but once; whoever waits is told of those that kernels run so far."""
+        decided = _so_far(whole, self.ways, self.improved)
+        return _by_piece(whole, self.optimizer.outcomes(whole.pieces, self.known, deadline, once=True, decided=decided))
+
+    def _outcomes(self, whole: Partition, deadline: Deadline) -> Outcomes:
+        return _by_piece(whole, self.optimizer.outcomes(whole.pieces, self.known, deadline))
+
+    def _ends(self, deadline: Deadline) -> bool:
+        return deadline.passed or self.optimizer.interrupted
+
+
+def _by_piece(whole: Partition, outcomes: Sequence[PieceOutcome]) -> Outcomes:
+    return dict(zip(whole.pieces, outcomes, strict=True))
+
+
+def _remember(graphs: GraphsByForm, outcomes: Outcomes, made: Sequence[Plan]) -> None:
+    """Keep the muGraphs that were found by the form of their programs; that time was wanting is no answer."""
+    found = {piece: outcome.result for piece, outcome in outcomes.items() if outcome.result is not None and not outcome.ran_out}
+    for results in (found, *(plan.results for plan in made)):
+        for piece, result in results.items():
+            graphs.setdefault(form_of(piece.program), result.graph)
 
 
 def _so_far(
@@ -218,13 +302,11 @@ def _runs(piece: Piece, outcomes: Mapping[Piece, PieceOutcome]) -> bool:
     return piece in outcomes and outcomes[piece].runs
 
 
-def _tangled(
-    whole: Partition, outcomes: Sequence[PieceOutcome], before: Collection[frozenset[fx.Node]], retried: bool
-) -> set[frozenset[fx.Node]]:
+def _tangled(outcomes: Outcomes, before: Collection[frozenset[fx.Node]], retried: bool) -> set[frozenset[fx.Node]]:
     """The calls of each program with parts of tensors that no kernels were found for; unless `retried`, not of those that only
     time was wanting for, and that are part of what was taken apart `before`."""
     found: set[frozenset[fx.Node]] = set()
-    for piece, outcome in zip(whole.pieces, outcomes, strict=True):
+    for piece, outcome in outcomes.items():
         nodes = frozenset(piece.nodes)
         if not outcome.runs and has_parts(piece.program):
             waits = outcome.ran_out and not retried and any(nodes < larger for larger in before)
@@ -236,7 +318,7 @@ def _laid_out(
     graph: fx.Graph,
     whole: Partition,
     layout: Layout,
-    decided: Mapping[Piece, PieceOutcome],
+    decided: Outcomes,
     optimizer: Optimizer,
     graphs: GraphsByForm,
     deadline: Deadline,
