@@ -323,81 +323,93 @@ class _Analysis:
     def finish(self) -> AxisProgram:
         """Number the axes, drop views and what no output needs, and share equal terms."""
         roots = [self.of_value[value] for value in self.graph.outputs]
-        number: dict[int, int] = {}
-        terms: list[Term] = []
-        known: dict[Term, int] = {}
-        done: dict[int, int] = {}
-
-        def axes(factors: Factors) -> tuple[int, ...]:
-            return tuple(number.setdefault(factor, len(number)) for factor in self.unifier.resolve(factors))
-
-        def intern(term: Term) -> int:
-            if term not in known:
-                known[term] = len(terms)
-                terms.append(term)
-            return known[term]
-
-        def intern_draft(draft: _Draft) -> int:
-            inputs = tuple(done[i] for i in draft.inputs)
-            if draft.op == "view":
-                return inputs[0]
-            if draft.op == "load":
-                slots = tuple(axes(dim) for dim in draft.dims)
-                return intern(Term("load", (), frozenset(axes(draft.support)), source=draft.source, slots=slots))
-            # by name: constants are terms without operands
-            if draft.op == "constant":
-                return intern(Term("constant", (), frozenset(), scalar=draft.scalar))
-            depends = frozenset[int]().union(*(terms[i].axes for i in inputs))
-            reduced = frozenset(axes(draft.reduced))
-            if is_scan(draft.op):
-                return intern_scan(draft.op, inputs, depends, reduced)
-            if not reduced:
-                if is_reduction(draft.op):
-                    return inputs[0]
-                op = "mul" if draft.op == "contract" else draft.op
-                return intern(Term(op, inputs, depends))
-            return intern_reduction(draft.op, inputs, depends, reduced)
-
-        def intern_scan(op: str, inputs: tuple[int, ...], depends: AxisSet, along: AxisSet) -> int:
-            """A scan along one axis, which its operand depends on; along none, each element is its own."""
-            if len(along) > 1:
-                raise UnsupportedOperator(f"{op} along a dimension that is regrouped; keep reshapes apart from it")
-            if not along <= depends:
-                raise UnsupportedOperator(f"{op} along a dimension in which all elements are the same; multiply by positions")
-            return intern(Term(op, inputs, depends, along)) if along else inputs[0]
-
-        def intern_reduction(op: str, inputs: tuple[int, ...], depends: AxisSet, reduced: AxisSet) -> int:
-            """A reduction over axes of which the operand may be independent: those count as a factor (or vanish)."""
-            absent = math.prod(self.axis_size(number, axis) for axis in reduced - depends)
-            partial = [i for i in inputs if not reduced <= terms[i].axes]
-            if op == "contract" and partial:
-                product = intern(Term("mul", inputs, depends))
-                return intern_reduction("sum", (product,), depends, reduced)
-            result = inputs[0]
-            if reduced & depends:
-                result = intern(Term(op, inputs, depends - reduced, reduced & depends))
-            # by name: of the reductions, a sum alone counts elements that are the same
-            if op == "sum" and absent > 1:
-                factor = intern(Term("constant", (), frozenset(), scalar=Scalar.of(absent)))
-                result = intern(Term("mul", (result, factor), terms[result].axes))
-            return result
-
+        terms, done = _Terms(self.unifier), dict[int, int]()
         for index in operands_first(roots, lambda index: self.drafts[index].inputs):
-            done[index] = intern_draft(self.drafts[index])
-        outputs = [(done[root], self.drafts[root].dims) for root in roots]
-        finished = tuple((term, tuple(axes(dim) for dim in dims)) for term, dims in outputs)
-        sizes = [0] * len(number)
-        for factor, axis in number.items():
-            sizes[axis] = self.unifier.sizes[factor]
+            draft = self.drafts[index]
+            done[index] = terms.of_draft(draft, tuple(done[operand] for operand in draft.inputs))
+        outputs = tuple((done[root], terms.slots(self.drafts[root].dims)) for root in roots)
+        sizes = terms.sizes()
         if len(sizes) > _MOST_AXES:
             raise UnsupportedOperator(
                 f"the program has dimensions of {len(sizes)} kinds, more than the {_MOST_AXES} that can be told apart; search it "
                 "in parts"
             )
-        return maxima_together(AxisProgram(tuple(terms), finished, tuple(sizes)))
+        return maxima_together(AxisProgram(tuple(terms.terms), outputs, sizes))
 
-    def axis_size(self, number: dict[int, int], axis: int) -> int:
-        return next(self.unifier.sizes[factor] for factor, index in number.items() if index == axis)
+
+@dataclass
+class _Terms:
+    """The terms of a program, equal ones once, and its axes, numbered as they are met."""
+
+    unifier: _Unifier
+    terms: list[Term] = field(default_factory=list)
+    known: dict[Term, int] = field(default_factory=dict)
+    number: dict[int, int] = field(default_factory=dict)
+    """Of each factor its axis."""
+
+    def axes(self, factors: Factors) -> tuple[int, ...]:
+        """The axes of factors."""
+        return tuple(self.number.setdefault(factor, len(self.number)) for factor in self.unifier.resolve(factors))
+
+    def slots(self, dims: Iterable[Factors]) -> Slots:
+        """The axes of each dimension."""
+        return tuple(map(self.axes, dims))
+
+    def sizes(self) -> tuple[int, ...]:
+        """The size of every axis so far."""
+        return tuple(self.unifier.sizes[factor] for factor in self.number)
+
+    def intern(self, term: Term) -> int:
+        """The number of a term, which is that of its equal if there is one."""
+        if term not in self.known:
+            self.known[term] = len(self.terms)
+            self.terms.append(term)
+        return self.known[term]
+
+    def of_draft(self, draft: _Draft, inputs: tuple[int, ...]) -> int:
+        """The term of an operation on other terms; of a view the term that it views."""
+        if draft.op == "view":
+            return inputs[0]
+        if draft.op == "load":
+            slots = self.slots(draft.dims)
+            return self.intern(Term("load", (), frozenset(self.axes(draft.support)), source=draft.source, slots=slots))
+        # by name: constants are terms without operands
+        if draft.op == "constant":
+            return self.intern(Term("constant", (), frozenset(), scalar=draft.scalar))
+        depends = frozenset[int]().union(*(self.terms[i].axes for i in inputs))
+        reduced = frozenset(self.axes(draft.reduced))
+        if is_scan(draft.op):
+            return self.of_scan(draft.op, inputs, depends, reduced)
+        if reduced:
+            return self.of_reduction(draft.op, inputs, depends, reduced)
+        if is_reduction(draft.op):
+            return inputs[0]
+        return self.intern(Term("mul" if draft.op == "contract" else draft.op, inputs, depends))
+
+    def of_scan(self, op: str, inputs: tuple[int, ...], depends: AxisSet, along: AxisSet) -> int:
+        """A scan along one axis, which its operand depends on; along none, each element is its own."""
+        if len(along) > 1:
+            raise UnsupportedOperator(f"{op} along a dimension that is regrouped; keep reshapes apart from it")
+        if not along <= depends:
+            raise UnsupportedOperator(f"{op} along a dimension in which all elements are the same; multiply by positions")
+        return self.intern(Term(op, inputs, depends, along)) if along else inputs[0]
+
+    def of_reduction(self, op: str, inputs: tuple[int, ...], depends: AxisSet, reduced: AxisSet) -> int:
+        """A reduction over axes of which the operand may be independent: those count as a factor (or vanish)."""
+        sizes = self.sizes()
+        absent = math.prod(sizes[axis] for axis in reduced - depends)
+        partial = [i for i in inputs if not reduced <= self.terms[i].axes]
+        if op == "contract" and partial:
+            product = self.intern(Term("mul", inputs, depends))
+            return self.of_reduction("sum", (product,), depends, reduced)
+        result = inputs[0]
+        if reduced & depends:
+            result = self.intern(Term(op, inputs, depends - reduced, reduced & depends))
+        # by name: of the reductions, a sum alone counts elements that are the same
+        if op == "sum" and absent > 1:
+            factor = self.intern(Term("constant", (), frozenset(), scalar=Scalar.of(absent)))
+            result = self.intern(Term("mul", (result, factor), self.terms[result].axes))
+        return result
 
 
 def operands_first(roots: Iterable[int], operands: Callable[[int], Sequence[int]]) -> list[int]:
