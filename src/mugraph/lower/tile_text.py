@@ -28,7 +28,7 @@ as one tile, in every iteration; `skip "-inf" in0[...]` that an iteration for wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -204,30 +204,13 @@ class _Parser(Cursor):
         grid = tuple(self._listed_numbers()) if self.accept("grid") else ()
         loop, threads, resident = (self._extent(word) for word in ("loop", "threads", "resident"))
         self.punctuation("{")
-        buffers: list[Buffer] = []
-        while self.accept("buffer"):
-            buffers.append(self._buffer())
+        buffers = self._each("buffer", self._buffer)
         inputs, outputs = self._names("inputs"), self._names("outputs")
         ring = self._ring() if self.accept("ring") else None
-        staged: list[Staged] = []
-        while self.accept("staged"):
-            buffer = self._equals(self.expect("name", "a buffer").text)
-            staged.append(Staged(buffer, self._tile()))
-        loads: list[Load] = []
-        while self.accept("load"):
-            node = self._equals(self.integer())
-            phase = _PHASES[self.expect("name", "before, body or after", _PHASES).text]
-            loads.append(Load(node, self._tile(), phase))
-        tensors: list[tuple[Value, Tile]] = []
-        while self.accept("tensor"):
-            node = self.integer()
-            self.punctuation(",")
-            value = self._equals(Value(node, self.integer()))
-            tensors.append((value, self._tile()))
-        skips: list[Skip] = []
-        while self.accept("skip"):
-            number = self._number(self.expect("string", "a number in quotation marks"))
-            skips.append(Skip(self._tile(), number))
+        staged = self._each("staged", self._staged)
+        loads = self._each("load", self._load)
+        tensors = self._each("tensor", self._tensor)
+        skips = self._each("skip", self._skip)
         barriers: set[int] = set()
         phases: list[tuple[Statement, ...]] = []
         for word in _PHASES:
@@ -239,7 +222,7 @@ class _Parser(Cursor):
             name,
             grid,
             loop,
-            tuple(buffers),
+            buffers,
             inputs,
             outputs,
             before,
@@ -248,12 +231,38 @@ class _Parser(Cursor):
             threads,
             frozenset(barriers),
             ring,
-            tuple(staged),
+            staged,
             resident,
-            tuple(loads),
-            tuple(tensors),
-            tuple(skips),
+            loads,
+            tensors,
+            skips,
         )
+
+    def _each(self, word: str, read: Callable[[], _T]) -> tuple[_T, ...]:
+        """What follows each `word`, as long as there is one."""
+        found: list[_T] = []
+        while self.accept(word):
+            found.append(read())
+        return tuple(found)
+
+    def _staged(self) -> Staged:
+        buffer = self._equals(self.expect("name", "a buffer").text)
+        return Staged(buffer, self._tile())
+
+    def _load(self) -> Load:
+        node = self._equals(self.integer())
+        phase = _PHASES[self.expect("name", "before, body or after", _PHASES).text]
+        return Load(node, self._tile(), phase)
+
+    def _tensor(self) -> tuple[Value, Tile]:
+        node = self.integer()
+        self.punctuation(",")
+        value = self._equals(Value(node, self.integer()))
+        return value, self._tile()
+
+    def _skip(self) -> Skip:
+        number = self._number(self.expect("string", "a number in quotation marks"))
+        return Skip(self._tile(), number)
 
     def _word(self, word: str) -> None:
         self.expect("name", word, {word})
