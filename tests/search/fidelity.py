@@ -138,7 +138,7 @@ def by_closure(program: Graph, family: Family, operators: int, listed: bool = Fa
     limits = ExtractionLimits(operators, derivations=10**6, expansions=10**6)
     sketches = [sketch for goal in closure.goals[0] for _, sketch in extractor.derivations((goal,), limits)]
     assert limits.complete
-    schedule = Schedule(((family.grid_axis, PARTS),), 1 if family.loop_axis is None else PARTS)
+    schedule = Schedule((((family.grid_axis,), PARTS),), 1 if family.loop_axis is None else PARTS)
     tensors = [node.output for node in program.inputs()]
     output = KernelOutput(axes.outputs[0][1], program.output_tensors[0].dtype)
     found = []

@@ -185,9 +185,10 @@ def test_what_a_space_holds_is_read_off_whole_graphs() -> None:
 
 def test_a_frame_arranges_axes_as_the_maps_name_them() -> None:
     frame = Frame(grids=((2, 4),), tensors=((((7,), (9,)), (("x", 1),)),))
-    assert frame.arranged(((7, 4), (9, 2))) == ((9, 2), (7, 4))
-    assert frame.arranged(((7, 2), (9, 4))) is None
-    assert Frame().arranged(((7, 2),)) == ((7, 2),)
+    assert frame.arranged((((7,), 4), ((9,), 2))) == (((9,), 2), ((7,), 4))
+    assert frame.arranged((((7,), 2), ((9,), 4))) is None
+    assert frame.arranged((((7, 8), 4), ((6, 9), 2))) == (((6, 9), 2), ((7, 8), 4))  # cut together with axes of other tensors
+    assert Frame().arranged((((7,), 2),)) == (((7,), 2),)
 
 
 @pytest.mark.parametrize(

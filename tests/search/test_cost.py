@@ -150,7 +150,7 @@ def test_blocks_that_run_in_turn_read_on_where_those_before_ended(
 ) -> None:
     """A tensor of 128 x 64 elements, cut by the grid and by a loop along another axis."""
     axis, count = loop or (None, 1)
-    grids = Grids([128, 64], {cut: np.array([float(parts)]) for cut, parts in grid.items()}, np.array([0]))
+    grids = Grids([128, 64], {(cut,): np.array([float(parts)]) for cut, parts in grid.items()}, np.array([0]))
     assert np.squeeze(Schedules(grids, axis, [count]).run(((0,), (1,)), loop is not None, in_turn=True)) == run
     kernel = GraphBuilder(Level.KERNEL)
     x = kernel.input("x", (128, 64), DType.FP32)
@@ -204,8 +204,9 @@ def test_what_does_not_stay_in_the_last_cache_is_read_from_memory_again(grid: in
     staying, leaving = (dataclasses.replace(one_core, last_level_bytes=size) for size in (parts, parts - 1))
     assert demand(_by_rows(grid, loop), staying).memory == weight + others
     assert demand(_by_rows(grid, loop), leaving).memory == 4 * weight + others
-    together = dataclasses.replace(leaving, multiprocessors=2)  # which read what they need at the same time
-    assert demand(_by_rows(grid, loop), together).memory == 2 * weight + others
+    both_read = dataclasses.replace(staying, multiprocessors=2)  # at the same time, as far as there are blocks for both
+    assert demand(_by_rows(grid, loop), both_read).memory == min(2, grid) * weight + others
+    assert demand(_by_rows(grid, loop), dataclasses.replace(leaving, multiprocessors=2)).memory == 4 * weight + others
     gpu = dataclasses.replace(device_for("cuda:sm_90"), vector_bytes=4, sector_bytes=4)
     assert demand(_by_rows(grid, loop), gpu).memory == weight + others
 

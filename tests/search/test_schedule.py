@@ -11,13 +11,22 @@ import pytest
 
 from mugraph.devices import Device, device_for
 from mugraph.ir import Graph
+from mugraph.ir.axes import AxisGroup
+from mugraph.ir.program import Program
+from mugraph.ir.validity import check
+from mugraph.search import search
+from mugraph.search.algorithm1.candidates import predicted_seconds
+from mugraph.search.closure.saturation import Leaf
+from mugraph.search.closure.sketch import Sketch, Step
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, in_femtoseconds
 from mugraph.search.scheduling.schedule import Scheduled, Scheduler, TopSchedules
+from mugraph.search.scheduling.space import grids_over
+from mugraph.verifier import verify_graphs
 
-from .programs import attention, gated_mlp, rmsnorm
+from .programs import attention, finished, gated_mlp, normalized, outputs, rmsnorm
 
 CPU = device_for("cpu")
 SMALL = dataclasses.replace(CPU, shared_memory_bytes=2048)
@@ -51,7 +60,7 @@ def all_that_fit(costs: tuple[SketchCost, ...], scheduler: Scheduler) -> list[En
     return sorted(entries)
 
 
-def described(found: Scheduled) -> tuple[float, int, tuple[tuple[int, int], ...], int, int]:
+def described(found: Scheduled) -> tuple[float, int, tuple[tuple[AxisGroup, int], ...], int, int]:
     """A result in terms that can be compared."""
     return found.seconds, id(found.cost), found.schedule.grid, found.schedule.loop, found.variant
 
@@ -104,6 +113,63 @@ def test_the_least_of_each_variant_is_the_least_of_all(make: Callable[[], Graph]
     found = {variant: described(one) for variant, one in scheduler.least(costs).items()}
     assert found == {variant: expected(entry, costs, scheduler) for variant, entry in least.items()}
     assert found
+
+
+def projections(batch: int = 2, width: int = 1024) -> Graph:
+    """RMSNorm and three products with weights of two widths."""
+    p = Program()
+    x, *weights = p.input("x", (batch, width)), *(p.input(n, (width // s, width)) for n, s in (("q", 1), ("k", 4), ("v", 4)))
+    normed = normalized(x)
+    return finished(p, *(normed @ weight.transpose(-2, -1) for weight in weights))
+
+
+def test_blocks_share_out_the_columns_of_every_weight_that_an_input_meets() -> None:
+    program, device = projections(), dataclasses.replace(CPU, multiprocessors=2)
+    best = search(program, device).candidates[0]
+    check(best.graph, device)
+    (kernel,) = best.graph.kernels()
+    assert kernel.body is not None
+    assert kernel.body.grid == (2,)
+    operands = {str(best.graph.nodes[value.node]["name"]): number for number, value in enumerate(kernel.inputs)}
+    imaps = {node["operand"]: node["imap"] for node in kernel.body.nodes if node.is_iterator}
+    assert [imaps[operands[name]] for name in "xqkv"] == [(None,), (0,), (0,), (0,)]
+    assert best.cost == pytest.approx(predicted_seconds(best.graph, device), rel=0.05)
+    assert verify_graphs(program, best.graph).equivalent
+    small = projections(width=16)
+    for candidate in search(small, device).candidates:
+        for got, wanted in zip(outputs(candidate.graph), outputs(small), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+def sketch_of(*goals: tuple[int, ...], joined: tuple[int, ...] = ()) -> Sketch:
+    """The squares of tensors with some axes each; those numbered `joined` are multiplied element by element, as a goal more."""
+    leaves = [
+        Step("load", (), frozenset(axes), in_loop=False, leaf=Leaf(n, tuple((a,) for a in axes))) for n, axes in enumerate(goals)
+    ]
+    count = len(leaves)
+    squares = [Step("square", (n,), leaf.axes, in_loop=False) for n, leaf in enumerate(leaves)]
+    axes = frozenset[int]().union(*(leaves[n].axes for n in joined))
+    products = [Step("mul", tuple(count + n for n in joined), axes, in_loop=False)] if joined else []
+    steps = (*leaves, *squares, *products)
+    return Sketch(steps, tuple(range(count, len(steps))), None)
+
+
+def test_axes_that_no_tensor_has_two_of_are_cut_together() -> None:
+    assert sketch_of((0, 1), (0, 2), (0, 3)).grid_axes == ((0,), (1, 2, 3))
+    assert sketch_of((0, 1), (0, 2), (0,)).grid_axes == ((0,),)  # one output would be made by every block
+    assert sketch_of((0, 1), (0, 2), joined=(0, 1)).grid_axes == ((0,),)  # a block would have one square of the product
+    assert sketch_of((0, 1), (2, 3)).grid_axes == ((0, 2), (1, 3))  # and not 0 with 3 as well
+    assert sketch_of((0,)).grid_axes == ((0,),)
+
+
+def test_parts_that_are_cut_together_are_as_many_of_each_axis() -> None:
+    grids = grids_over(((0,), (1, 2)), [(2, 12, 8)])
+    assert sorted(zip(grids.parts[0], grids.parts[1], strict=True)) == [(n, m) for n in (1, 2) for m in (1, 2, 4)]
+    assert (grids.parts[1] == grids.parts[2]).all()
+    assert (grids.blocks == grids.parts[0] * grids.parts[1]).all()
+    single = grids_over(((0,), (1, 2)), [(2, 12, 8), (2, 4, 8)], parted=frozenset({1}))
+    assert {*single.variant} == {1}  # a single element of 12 goes with none of 8
+    assert {*single.parts[1]} == {4.0}
 
 
 def test_top_schedules_are_the_fastest_of_each_group_and_ties_go_to_the_smaller_id() -> None:

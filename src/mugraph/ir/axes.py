@@ -32,6 +32,14 @@ Slots = tuple[tuple[int, ...], ...]
 
 AxisSet = frozenset[int]
 
+AxisGroup = tuple[int, ...]
+"""Axes that one dimension of a grid cuts together, of which a tensor has one at most."""
+
+
+def cut_dim(slots: Slots, group: AxisGroup) -> int | None:
+    """The dimension of a tensor in which one of some axes varies slowest: what equal parts of that axis cut; None without any."""
+    return next((dim for dim, slot in enumerate(slots) if slot and slot[0] in group), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Term:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from mugraph.errors import InvalidInput
-from mugraph.ir.axes import Slots
+from mugraph.ir.axes import AxisGroup, Slots, cut_dim
 from mugraph.ir.graph import Graph, Node, Value
 from mugraph.ir.text import LOOP_NAME, REPLICA, axis_name
 from mugraph.search.closure.sketch import Sketch, Step
@@ -33,8 +33,8 @@ DimMap = Mapping[str, int | None]
 Labels = tuple[tuple[str, int | None], ...]
 """The same, as what can be hashed."""
 Grid = tuple[int, ...]
-Cuts = tuple[tuple[int, int], ...]
-"""Axes and the number of blocks along each: a grid, x first."""
+Cuts = tuple[tuple[AxisGroup, int], ...]
+"""What is cut together and into how many parts: a grid, x first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,7 @@ class Frame:
         if self.grids is not None and tuple(count for _, count in cuts) not in self.grids:
             return False
         for slots, labels in self.tensors:
-            majors = {slot[0]: dim for dim, slot in enumerate(slots) if slot}
-            if not _obeys(labels, {axis_name(place): majors.get(axis) for place, (axis, _) in enumerate(cuts)}):
+            if not _obeys(labels, {axis_name(place): cut_dim(slots, group) for place, (group, _) in enumerate(cuts)}):
                 return False
         return True
 

@@ -360,7 +360,7 @@ def left_out(program: AxisProgram, loop_axes: Sequence[int], kernels: int) -> It
     """What is not searched of a program whose for-loops may cut `loop_axes`, with up to so many kernels, in words."""
     common = frozenset.intersection(*(program.terms[term].axes for term, _ in program.outputs))
     if any(size > 1 and axis not in common for axis, size in enumerate(program.sizes)):
-        yield "grids that cut axes which some output lacks, but for partial results"
+        yield "grids that cut axes which some output lacks, but for partial results and one axis of each output together"
     if len(loop_axes) > 1:
         yield "for-loops that cut two axes at once"
     if loop_axes:

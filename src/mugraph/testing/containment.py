@@ -68,7 +68,7 @@ class Derivations:
         if cut not in self._emitted:
             found = self._emitted[cut] = {}
             for sketch, listed in self.sketches(cut.loop_axis):
-                if {axis for axis, _ in cut.schedule.grid} <= sketch.parallel_axes:
+                if {axis for group, _ in cut.schedule.grid for axis in group} <= sketch.parallel_axes:
                     computed = way(_squares(self._graph(sketch, cut.schedule)), self._ways)
                     found[computed] = found.get(computed, False) or listed
         return self._emitted[cut]
@@ -117,7 +117,7 @@ class Reading:
         loop = {axis for _, _, axis in self._cuts if axis is not None}
         if None in grid or len(loop) > 1:
             return None
-        counts = tuple((axis, count) for axis, count in zip(grid, self.body.grid, strict=True) if axis is not None)
+        counts = tuple(((axis,), count) for axis, count in zip(grid, self.body.grid, strict=True) if axis is not None)
         return TileCut(Schedule(counts, self.body.loop), next(iter(loop), None))
 
     def broken(self) -> set[int]:

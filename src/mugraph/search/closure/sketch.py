@@ -8,14 +8,15 @@ computes their steps on samples of the tensors, in any arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
 
 from mugraph.errors import InvalidInput
 from mugraph.ir.arithmetic import Arithmetic, V
-from mugraph.ir.axes import AxisSet, operands_first
+from mugraph.ir.axes import AxisGroup, AxisSet, operands_first
 from mugraph.ir.ops import LOWEST, OPERATORS, Call, is_scan
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.context import Context, bits, scalar_value, scanned_along
@@ -35,6 +36,9 @@ _ARITIES = {
     "rescale": 2,
 }
 """Operands of the steps that are not elementwise operators."""
+
+_MOST_GROUPS = 64
+"""Ways to take an axis of each output that are looked at, for a grid to cut them together."""
 
 _REDUCING = frozenset({"sum", "max", "contract", "concat_contract", "accumulate", "rescale"})
 """Steps that reduce axes: accumulators that of the for-loop."""
@@ -187,6 +191,23 @@ class Sketch:
         """Axes that every output carries and no step reduces: those the grid may cut."""
         common = frozenset.intersection(*(self.steps[goal].axes for goal in self.goals))
         return common - self.reduced_axes
+
+    @cached_property
+    def grid_axes(self) -> tuple[AxisGroup, ...]:
+        """What a dimension of the grid may cut: a parallel axis, or axes that it cuts together, one of each output."""
+        groups: list[AxisGroup] = [(axis,) for axis in sorted(self.parallel_axes)]
+        for group in self._axes_of_single_outputs():
+            if not any({*group} & {*other} for other in groups):
+                groups.append(group)
+        return tuple(groups)
+
+    def _axes_of_single_outputs(self) -> Iterator[AxisGroup]:
+        """Axes that no step reduces, of which every output has one and no step several: a block has a part of each output."""
+        free = [sorted(self.steps[goal].axes - self.reduced_axes - self.parallel_axes) for goal in self.goals]
+        for chosen in itertools.islice(itertools.product(*free), _MOST_GROUPS):
+            group = frozenset(chosen)
+            if len(group) > 1 and all(len(group & step.axes) <= 1 for step in self.steps):
+                yield tuple(sorted(group))
 
 
 class SketchTuple(tuple[Sketch, ...]):

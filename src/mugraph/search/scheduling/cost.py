@@ -20,7 +20,7 @@ from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, Call, is_reduction
 from mugraph.search.closure.sketch import Sketch, Step, sums
 from mugraph.search.scheduling.emission import KernelOutput
-from mugraph.search.scheduling.space import cuttable
+from mugraph.search.scheduling.space import CutAxes, cuttable
 
 PRODUCTS = frozenset({"contract", "concat_contract"})
 """Steps that are products."""
@@ -105,10 +105,11 @@ class SketchCost:
         return self.device.matmul_flops[dtype.of_arithmetic]
 
     @cached_property
-    def cut_axes(self) -> tuple[tuple[int, ...], int | None]:
-        """The axes the grid may cut (every output has them, no step reduces them, equal parts are contiguous), and the loop's."""
+    def cut_axes(self) -> CutAxes:
+        """What the dimensions of the grid may cut (of each tensor equal parts are contiguous), and the loop's axis."""
         tensors = [transfer.slots for transfer in self.transfers]
-        return tuple(axis for axis in sorted(self.sketch.parallel_axes) if cuttable(axis, tensors)), self.sketch.loop_axis
+        groups = (group for group in self.sketch.grid_axes if all(cuttable(axis, tensors) for axis in group))
+        return tuple(groups), self.sketch.loop_axis
 
     @cached_property
     def steps_in_loop(self) -> int:

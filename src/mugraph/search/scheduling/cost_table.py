@@ -19,7 +19,7 @@ from mugraph.devices import Device
 from mugraph.devices.copies import SCHEDULERS, THREAD_COPY, WAITED_BYTES, WARP_COPY_BYTES
 from mugraph.search.scheduling.cost import IndexSpace, SketchCost, Transfer
 from mugraph.search.scheduling.loads import loads_of, tiles_of, waiting_bytes
-from mugraph.search.scheduling.space import Floats, Indices, Schedules, Values, column, picked
+from mugraph.search.scheduling.space import CutAxes, Floats, Indices, Schedules, Values, column, picked
 
 NOT_HIDDEN = 0.1
 """Share of the work under the lower roofs that the slowest one does not hide."""
@@ -94,13 +94,14 @@ def short_run_factor(device: Device, run: Values, total: Values) -> Values:
     return factor
 
 
-def times_from_memory(device: Device, parts: Values, loads: Values) -> Values:
-    """How often a tensor crosses device memory of which all blocks together load each element `loads` times, where a block's
-    `parts` of all tensors take so many bytes: once, but where these do not stay in the last cache until they are read again as
-    often as the cores, which read together, come by."""
+def times_from_memory(device: Device, parts: Values, loads: Values, blocks: Values) -> Values:
+    """How often a tensor crosses device memory of which all `blocks` together load each element `loads` times, where a block's
+    `parts` of all tensors take so many bytes: once for each core that loads it, and where these do not stay in the last cache
+    until they are read again, each time."""
     if not device.last_level_bytes:
         return 1.0
-    return np.where(parts > device.last_level_bytes, np.maximum(1.0, loads / device.multiprocessors), 1.0)
+    staying = np.minimum(loads, np.minimum(blocks, device.multiprocessors))
+    return np.maximum(1.0, np.where(parts > device.last_level_bytes, loads, staying))
 
 
 class CostTable:
@@ -183,7 +184,8 @@ class CostTable:
         width = shared(key, lambda: self._waste(transfer, cut, schedules) * transfer.width)
         tile, whole = column(grids.tile(space.axes)), column(grids.whole(space.axes))
         points = _worked_through(tile, space.loop_power(schedules.loop_axis), schedules.loop)
-        times = times_from_memory(device, parts, column(grids.blocks) * points / whole)
+        blocks = column(grids.blocks)
+        times = times_from_memory(device, parts, blocks * points / whole, blocks)
         return whole * width * times, points * width
 
     def _waste(self, transfer: Transfer, cut: bool, schedules: Schedules) -> Values:
@@ -231,7 +233,7 @@ def cost_tables(costs: tuple[SketchCost, ...]) -> tuple[tuple[Indices, CostTable
 
     Tables know no sizes, so they are the same for every search that meets the sketches together.
     """
-    groups: dict[tuple[tuple[int, ...], int | None], list[int]] = {}
+    groups: dict[CutAxes, list[int]] = {}
     for number, cost in enumerate(costs):
         groups.setdefault(cost.cut_axes, []).append(number)
     return tuple((np.array(numbers), CostTable([costs[number] for number in numbers])) for numbers in groups.values())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mugraph.ir.axes import AxisSet, Slots
+from mugraph.ir.axes import AxisGroup, AxisSet, Slots, cut_dim
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
 from mugraph.ir.editing import Site, edited, without_duplicates
@@ -54,9 +54,9 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Sizes of a kernel's parallel and sequential parts: blocks along each cut axis, and for-loop iterations."""
+    """Sizes of a kernel's parallel and sequential parts: blocks along the axes that each dimension cuts, for-loop iterations."""
 
-    grid: tuple[tuple[int, int], ...] = ()
+    grid: tuple[tuple[AxisGroup, int], ...] = ()
     loop: int = 1
 
     @property
@@ -66,7 +66,11 @@ class Schedule:
 
     def parts(self, axis: int) -> int:
         """How many blocks share an axis."""
-        return dict(self.grid).get(axis, 1)
+        return next((count for group, count in self.grid if axis in group), 1)
+
+    def dims(self, slots: Slots) -> Dims:
+        """The dimension of a tensor that each dimension of the grid cuts, None for what it leaves whole."""
+        return tuple(cut_dim(slots, group) for group, _ in self.grid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +280,9 @@ class _BlockEmitter(Positions):
     def load(self, step: Step) -> Operand:
         assert step.leaf is not None
         slots = step.leaf.slots
-        majors = {slot[0]: dim for dim, slot in enumerate(slots) if slot}
-        imap = tuple(majors.get(axis) for axis, _ in self.schedule.grid)
         looped = step.in_loop and not step.whole and self.sketch.loop_axis is not None
         fmap = self.looped_dim(slots) if looped else None
-        value = self.builder.iterator(self.loads, self.sources[self.loads], imap, fmap)
+        value = self.builder.iterator(self.loads, self.sources[self.loads], self.schedule.dims(slots), fmap)
         self.loads += 1
         return self.fine(value, slots, lambda axis: self.tile(axis, looped))
 
@@ -301,8 +303,7 @@ class _BlockEmitter(Positions):
         value = self.coarse(operand, output.slots, lambda axis: self.tile(axis, False))
         if self.builder.tensor(value).dtype is not output.dtype:
             value = self.builder.add("cast", value, dtype=output.dtype)
-        majors = {slot[0]: dim for dim, slot in enumerate(output.slots) if slot}
-        return self.builder.add("output_saver", value, omap=tuple(majors[axis] for axis, _ in self.schedule.grid))
+        return self.builder.add("output_saver", value, omap=self.schedule.dims(output.slots))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mugraph.ir.axes import AxisSet
+from mugraph.ir.axes import AxisGroup, AxisSet
 from mugraph.search.constraints import ANY_SCHEDULE, Frame
 from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.scheduling.cost_table import CostTable, cost_tables, in_femtoseconds
 from mugraph.search.scheduling.emission import Schedule
 from mugraph.search.scheduling.masks import Masks, running_shares
-from mugraph.search.scheduling.space import Floats, Grids, Indices, Schedules, Sizes, grids_over, schedule_space
+from mugraph.search.scheduling.space import CutAxes, Floats, Grids, Indices, Schedules, Sizes, grids_over, schedule_space
 
 
 class TopSchedules:
@@ -83,18 +83,18 @@ class Scheduler:
     frame: Frame = ANY_SCHEDULE
     masks: Masks = field(default_factory=dict)
     """Of what is known to hide scores, by source: iterations that it leaves without effect take no time."""
-    grids: dict[tuple[int, ...], Grids] = field(default_factory=dict)
-    spaces: dict[tuple[tuple[int, ...], int | None], Schedules] = field(default_factory=dict)
+    grids: dict[tuple[AxisGroup, ...], Grids] = field(default_factory=dict)
+    spaces: dict[CutAxes, Schedules] = field(default_factory=dict)
     too_large: int = 0
     """Schedules that were looked at and passed over because a block's tensors exceed shared memory."""
 
-    def space(self, cut_axes: tuple[tuple[int, ...], int | None]) -> Schedules:
+    def space(self, cut_axes: CutAxes) -> Schedules:
         """The schedules of sketches that are cut along some axes (`SketchCost.cut_axes`)."""
         if cut_axes not in self.spaces:
-            parallel, loop_axis = cut_axes
-            if parallel not in self.grids:
-                self.grids[parallel] = grids_over(parallel, self.variants, self.parted, self.frame)
-            self.spaces[cut_axes] = schedule_space(self.grids[parallel], loop_axis, self.variants)
+            groups, loop_axis = cut_axes
+            if groups not in self.grids:
+                self.grids[groups] = grids_over(groups, self.variants, self.parted, self.frame)
+            self.spaces[cut_axes] = schedule_space(self.grids[groups], loop_axis, self.variants)
         return self.spaces[cut_axes]
 
     def best_of_each(self, costs: tuple[SketchCost, ...], count: int) -> Iterator[Scheduled]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mugraph.ir.axes import AxisSet, Slots
+from mugraph.ir.axes import AxisGroup, AxisSet, Slots
 from mugraph.ir.sizes import divisors
 from mugraph.search.constraints import ANY_SCHEDULE, MOST_BLOCKS, Frame
 from mugraph.search.scheduling.emission import Schedule
@@ -26,6 +26,8 @@ Values = Floats | float
 """A number per schedule, or one for all: on a lattice arrays of [grids or 1, loop counts or 1]."""
 
 Sizes = tuple[int, ...]
+CutAxes = tuple[tuple[AxisGroup, ...], int | None]
+"""What the dimensions of a grid may cut, and the axis that the for-loop cuts."""
 
 T = TypeVar("T")
 
@@ -35,13 +37,16 @@ _GRID_DIMENSIONS = 3
 class Grids:
     """A batch of grids over the same axes.
 
-    `sizes` are the elements of each axis, of shape [grids] where they differ; `parts` the number of blocks along each cut axis,
-    of shape [grids]; `variant` the assignment of sizes that each grid is for, of shape [grids]; `frame` the constraint that all
-    satisfy.
+    `sizes` are the elements of each axis, of shape [grids] where they differ; `cuts` the number of parts of the axes that each
+    dimension cuts together, of shape [grids]; `variant` the assignment of sizes that each grid is for, of shape [grids]; `frame`
+    the constraint that all satisfy.
     """
 
-    def __init__(self, sizes: Sequence[Values], parts: dict[int, Floats], variant: Indices, frame: Frame = ANY_SCHEDULE) -> None:
-        self.sizes, self.parts, self.variant, self.frame = sizes, parts, variant, frame
+    def __init__(
+        self, sizes: Sequence[Values], cuts: dict[AxisGroup, Floats], variant: Indices, frame: Frame = ANY_SCHEDULE
+    ) -> None:
+        self.sizes, self.cuts, self.variant, self.frame = sizes, cuts, variant, frame
+        self.parts = {axis: count for group, count in cuts.items() for axis in group}
         self._wholes: dict[AxisSet, Values] = {}
         self._tiles: dict[AxisSet, Floats] = {frozenset(): np.ones(len(variant))}
         self._shared: dict[Hashable, Any] = {}
@@ -52,7 +57,7 @@ class Grids:
     @cached_property
     def blocks(self) -> Floats:
         """Number of thread blocks, shape [grids]."""
-        return math.prod(self.parts.values(), start=np.ones(len(self)))
+        return math.prod(self.cuts.values(), start=np.ones(len(self)))
 
     def whole(self, axes: AxisSet) -> Values:
         """Number of elements of a device tensor over `axes`, shape [grids] where sizes differ."""
@@ -107,7 +112,7 @@ class Schedules:
     def schedule(self, index: int) -> Schedule:
         """The schedule at an index of the batch."""
         row, turn = divmod(int(self.places[index]), self.loop.size)
-        cuts = tuple((axis, int(count[row])) for axis, count in self.grids.parts.items() if count[row] > 1)
+        cuts = tuple((group, int(count[row])) for group, count in self.grids.cuts.items() if count[row] > 1)
         grid = self.grids.frame.arranged(cuts)
         assert grid is not None
         return Schedule(grid, int(self.loop[0, turn]))
@@ -156,11 +161,11 @@ class Schedules:
 
     def _following(self, axis: int, parts: Values, in_loop: bool) -> Values:
         """The `parts` of an axis where blocks or iterations go through them one after the other, else 1."""
-        later = list(self.grids.parts)
-        later = later[later.index(axis) + 1 :] if axis in later else []
+        groups = list(self.grids.cuts)
+        place = next((place for place, group in enumerate(groups) if axis in group), len(groups))
         in_order: Values = True
-        for other in later:
-            in_order = np.logical_and(in_order, np.equal(column(self.grids.parts[other]), 1.0))
+        for later in groups[place + 1 :]:
+            in_order = np.logical_and(in_order, np.equal(column(self.grids.cuts[later]), 1.0))
         if in_loop and axis != self.loop_axis:
             in_order = np.logical_and(in_order, np.equal(self.loop, 1.0))
         return np.where(in_order, parts, 1.0)
@@ -189,27 +194,33 @@ def cuttable(axis: int, tensors: Sequence[Slots], parted: AxisSet = frozenset())
 
 
 def grids_over(
-    parallel: Sequence[int], variants: Sequence[Sizes], parted: AxisSet = frozenset(), frame: Frame = ANY_SCHEDULE
+    groups: Sequence[AxisGroup], variants: Sequence[Sizes], parted: AxisSet = frozenset(), frame: Frame = ANY_SCHEDULE
 ) -> Grids:
-    """Every grid of up to three dimensions over the axes `parallel` whose parts are equal and that the frame allows.
+    """Every grid of up to three dimensions over `groups` of axes whose parts are equal and that the frame allows.
 
     `variants` are the sizes of all axes to do so for. The axes `parted` are cut into blocks of one element.
     """
-    rows = [_grids(tuple((s[axis],) if axis in parted else divisors(s[axis]) for axis in parallel)) for s in variants]
+    rows = [_grids(tuple(_counts(group, sizes, parted) for group in groups)) for sizes in variants]
     if not frame.frees_grids:
-        rows = [row[_allowed(row, parallel, frame)] for row in rows]
+        rows = [row[_allowed(row, groups, frame)] for row in rows]
     variant = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     table = np.concatenate(rows)
     columns = np.array(variants, dtype=np.float64).T
     sizes = [float(of_axis[0]) if (of_axis == of_axis[0]).all() else of_axis[variant] for of_axis in columns]
-    return Grids(sizes, {axis: table[:, place] for place, axis in enumerate(parallel)}, variant, frame)
+    return Grids(sizes, {group: table[:, place] for place, group in enumerate(groups)}, variant, frame)
 
 
-def _allowed(table: Floats, parallel: Sequence[int], frame: Frame) -> npt.NDArray[np.bool_]:
+def _counts(group: AxisGroup, sizes: Sizes, parted: AxisSet) -> tuple[int, ...]:
+    """The numbers of equal parts of axes that are cut together: those of one element, where one of them is to have such."""
+    single = [sizes[axis] for axis in group if axis in parted]
+    return tuple(n for n in divisors(math.gcd(*(sizes[axis] for axis in group))) if all(n == size for size in single))
+
+
+def _allowed(table: Floats, groups: Sequence[AxisGroup], frame: Frame) -> npt.NDArray[np.bool_]:
     """Mask of the grids in a table, [grids, axes], that a frame allows, of shape [grids]; equal cuts are checked once."""
     told_apart = np.minimum(table, 2.0) if frame.grids is None else table
     kinds, which = np.unique(told_apart, axis=0, return_inverse=True)
-    cuts = (tuple((axis, int(count)) for axis, count in zip(parallel, kind, strict=True) if count > 1) for kind in kinds)
+    cuts = (tuple((group, int(count)) for group, count in zip(groups, kind, strict=True) if count > 1) for kind in kinds)
     allowed = np.array([frame.arranged(cut) is not None for cut in cuts], dtype=bool)
     return allowed[which.reshape(-1)]
 
