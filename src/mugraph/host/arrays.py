@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType, ModuleType
@@ -12,6 +13,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.host.large_pages import in_large_pages
 from mugraph.host.torch_arithmetic import TorchArithmetic
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
@@ -376,8 +378,10 @@ class TorchArrays:
         """The allocation that code of `torch.compile` calls, where there is one: `torch.empty` takes three times as long."""
         empty = getattr(self.guards, f"_empty_strided_{self.kind}", None)
         if empty is None:
-            return functools.partial(self.torch.empty, shape, dtype=dtype, device=self.device)
-        return functools.partial(empty, shape, row_major(shape), dtype)
+            allocate = functools.partial(self.torch.empty, shape, dtype=dtype, device=self.device)
+        else:
+            allocate = functools.partial(empty, shape, row_major(shape), dtype)
+        return in_large_pages(allocate, math.prod(shape) * dtype.itemsize) if self.kind == "cpu" else allocate
 
     def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
         return workspace[offset : offset + tensor.bytes].view(self.dtypes[tensor.dtype]).view(tensor.shape)
