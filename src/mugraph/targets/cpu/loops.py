@@ -18,6 +18,7 @@ from mugraph.lower.scalar_expressions import ROUNDED, Apply, Constant, Expressio
 from mugraph.lower.thread_mapping import LoopDim, loops_of
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan, Tile
 from mugraph.targets.c_text import literal, number_text, scaled, sum_of
+from mugraph.targets.cpu.read_ahead import LINE_BYTES, place_of, takes_long
 from mugraph.targets.cpu.source import HELD, Writer
 
 _NEUTRAL = {Combine.SUM: "0.0f", Combine.MAX: "-__builtin_inff()"}
@@ -266,6 +267,7 @@ class Nest(Generic[Loops]):
         unrolled = whole // partials * partials
         if unrolled:
             with self.writer.block(f"for (long i = 0; i < {unrolled * lanes}; i += {partials * lanes})"):
+                self.ask_ahead(depth, partials * lanes)
                 for number in range(partials):
                     self.partial(depth, number, f"i + {number * lanes}", lanes)
         for chunk in range(unrolled, whole):
@@ -273,6 +275,17 @@ class Nest(Generic[Loops]):
         if size > whole * lanes:
             self.partial(depth, 0, str(whole * lanes), size - whole * lanes)
         self.folded(partials)
+
+    def ask_ahead(self, depth: int, elements: int) -> None:
+        """Ask for what the next block reads where this one reads the next so many elements, if it takes long with them."""
+        if not takes_long(self.expression):
+            return
+        for number, tile in enumerate(self.statement.sources):
+            step = self.writer.ahead.get(place_of(tile), 0)
+            if step and self.loops[depth].strides[number + 1] == 1:
+                start = sum_of([self.address(f"x{number}", number + 1, depth), "i"])
+                for behind in range(step, step + elements, LINE_BYTES // self.writer.dtype(tile).bytes):
+                    self.writer.line(f"__builtin_prefetch({start} + {behind}, 0, 2);")
 
     def bounded_reduction(self, depth: int) -> None:
         """The same of what is held: each partial vector has the elements that it has where all are."""

@@ -31,6 +31,7 @@ from mugraph.targets.cpu.growing import (
 )
 from mugraph.targets.cpu.loops import print_loops, print_stored_and_reduced
 from mugraph.targets.cpu.matmul import print_matmul
+from mugraph.targets.cpu.read_ahead import steps_ahead
 from mugraph.targets.cpu.scans import print_scan, print_scans
 from mugraph.targets.cpu.skips import print_idle, print_memory, print_skips
 from mugraph.targets.cpu.source import Vectors, Writer
@@ -66,7 +67,7 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
     device = frozenset((*kernel.inputs, *kernel.outputs))
     scratch = {each.name: range(each.offset, each.offset + each.bytes) for each in kernel.buffers if each.memory is Memory.SHARED}
-    writer = Writer(vectors, dtypes, device, usual_strides(kernel), scratch)
+    writer = Writer(vectors, dtypes, device, usual_strides(kernel), scratch, steps_ahead(kernel))
     blocks = math.prod(kernel.grid)
     parallel = int(blocks > 1 and blocks * _work(kernel) > _SERIAL_WORK)
     print_idle(writer, kernel)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower.argument_strides import digits
-from mugraph.lower.tile_form import Tile
+from mugraph.lower.tile_form import Index, Tile
 from mugraph.targets.c_text import Text, index_terms, sum_of
 
 HELD = "held"
@@ -36,6 +36,8 @@ class Writer(Text):
     """What strides that are arguments usually are, by number."""
     scratch: Mapping[str, range] = field(default_factory=dict)
     """Which bytes of its block's memory each shared buffer has."""
+    ahead: Mapping[tuple[str, Index], int] = field(default_factory=dict)
+    """Of tiles, by buffer and start, how many elements further that of the next block lies, where it is to be asked for."""
 
     def usual(self, coefficient: int) -> int:
         """What a coefficient usually is, which has strides that are arguments."""
