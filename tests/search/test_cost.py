@@ -204,8 +204,10 @@ def test_what_does_not_stay_in_the_last_cache_is_read_from_memory_again(grid: in
     staying, leaving = (dataclasses.replace(one_core, last_level_bytes=size) for size in (parts, parts - 1))
     assert demand(_by_rows(grid, loop), staying).memory == weight + others
     assert demand(_by_rows(grid, loop), leaving).memory == 4 * weight + others
-    both_read = dataclasses.replace(staying, multiprocessors=2)  # at the same time, as far as there are blocks for both
-    assert demand(_by_rows(grid, loop), both_read).memory == min(2, grid) * weight + others
+    both = dataclasses.replace(staying, multiprocessors=2, shared_memory_bytes=(parts + 1) // 2)
+    assert demand(_by_rows(grid, loop), both).memory == weight + others  # which both have in caches of their own
+    both = dataclasses.replace(both, shared_memory_bytes=(parts - 1) // 2)  # both read it, as far as there are blocks for both
+    assert demand(_by_rows(grid, loop), both).memory == min(2, grid) * weight + others
     assert demand(_by_rows(grid, loop), dataclasses.replace(leaving, multiprocessors=2)).memory == 4 * weight + others
     gpu = dataclasses.replace(device_for("cuda:sm_90"), vector_bytes=4, sector_bytes=4)
     assert demand(_by_rows(grid, loop), gpu).memory == weight + others

@@ -29,6 +29,10 @@ NOT_TAKEN = 0.32
 an A100, attention loses 18 % of its performance (the paper, section 8.2, on grid dimensions)."""
 
 
+_OWN_CACHE = 2
+"""A core's own cache over a block's shared memory, which is half of it."""
+
+
 def in_femtoseconds(seconds: Values) -> Floats:
     """Seconds rounded to whole femtoseconds, so that equal costs tie in whichever order their terms were added."""
     return np.round(np.asarray(seconds), 15)
@@ -96,11 +100,12 @@ def short_run_factor(device: Device, run: Values, total: Values) -> Values:
 
 def times_from_memory(device: Device, parts: Values, loads: Values, blocks: Values) -> Values:
     """How often a tensor crosses device memory of which all `blocks` together load each element `loads` times, where a block's
-    `parts` of all tensors take so many bytes: once for each core that loads it, and where these do not stay in the last cache
-    until they are read again, each time."""
+    `parts` of all tensors take so many bytes: once where these stay in a core's own cache, else once for each core that loads it,
+    and where they do not stay in the last cache until they are read again, each time."""
     if not device.last_level_bytes:
         return 1.0
-    staying = np.minimum(loads, np.minimum(blocks, device.multiprocessors))
+    by_cores = np.minimum(loads, np.minimum(blocks, device.multiprocessors))
+    staying = np.where(parts > _OWN_CACHE * device.shared_memory_bytes, by_cores, 1.0)
     return np.maximum(1.0, np.where(parts > device.last_level_bytes, loads, staying))
 
 
