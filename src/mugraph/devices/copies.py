@@ -5,20 +5,18 @@ Factors of products pass through a ring of slots in shared memory, a panel each 
 
 from __future__ import annotations
 
+COPY_BYTES = 16
+"""Bytes of one asynchronous copy: rows of what is copied are whole ones."""
 PANEL_BYTES = 1 << 14
 """Size that panels are cut to: large enough to keep memory busy, small enough for several in flight."""
 WHOLE_BYTES = 3 << 14
 """Largest panel that a whole factor may be, where other statements read it too."""
 MOST_STAGES = 4
 """Slots of a ring at most."""
-MATRIX_ROWS = 16
-"""Rows that matrix units multiply together; where there are fewer, as many sums stand in registers."""
-HELD_SUMS = 1 << 14
-"""Sums that the registers of a block hold while panels pass: 64 of each of 256 threads."""
 
 THREAD_COPY = 19
 """Instructions of a warp for 16 bytes of each lane: one is the copy, the others find out where both ends are."""
-WARP_COPY_BYTES = 32 * 16
+WARP_COPY_BYTES = 32 * COPY_BYTES
 """What these copy."""
 SCHEDULERS = 4
 """Of a multiprocessor, each of which issues one instruction a turn (CUDA C++ Programming Guide, compute capability 9.0)."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
+from mugraph.devices.products import WARP
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.fragments import PAIR, WARP, comes_by_ldmatrix, on_matrix_units, stored_together, warp_tiles
+from mugraph.lower.fragments import PAIR, comes_by_ldmatrix, on_matrix_units, stored_together, warp_tiles
 from mugraph.lower.thread_mapping import WIDEST_ACCESS, LoopDim, elementwise_share, reduction_share, rows_together, run_along_k
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.traffic import NONE, Traffic, traffic_of

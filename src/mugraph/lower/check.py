@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from mugraph.devices.products import COLUMNS
 from mugraph.errors import InvalidGraph
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places, row_elements
-from mugraph.lower.fragments import COLUMNS
 from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.order import first_conflict
 from mugraph.lower.scalar_expressions import Source, subexpressions

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
+from mugraph.devices.products import COLUMNS, DEPTH, ROWS, SPLITS, WARP, Product, in_matrix_units, keeps_sums, warp_tasks
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Buffer, Matmul, Memory, Tile
 
-WARP = 32
-"""Threads that run in step and exchange registers."""
-ROWS, COLUMNS, DEPTH = 16, 8, 16
-"""What one instruction multiplies: left [ROWS, DEPTH], right [DEPTH, COLUMNS]."""
 PAIR = 2
 """Values of k that a register holds, or two registers side by side in TF32; of a row of sums a lane has so many neighbours."""
 ROW_ELEMENTS = 8
 """16-bit elements of one row of ldmatrix, aligned to their size."""
-_MOST_TILES = 16
-"""Tiles of the target in the registers of one warp: 64 registers of each thread."""
-_COUNTS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +43,44 @@ class WarpTiles:
         return self.tasks * self.warps
 
 
+def sizes_of(product: Matmul) -> Product:
+    """What a product multiplies, as numbers."""
+    *batch, rows, columns = product.target.shape
+    return Product(math.prod(batch), rows, columns, product.left.shape[-1], product.dtype)
+
+
 def on_matrix_units(product: Matmul) -> bool:
     """Whether matrix units may multiply the factors (16 bits), and would not idle more than they work."""
-    large = max(product.target.shape[-2:]) >= COLUMNS and product.left.shape[-1] >= DEPTH
-    return large and product.dtype in (DType.FP16, DType.BF16)
+    return _in_matrix_units(sizes_of(product))
 
 
-def warp_tiles(target: Shape, warps: int) -> WarpTiles:
-    """The split of a product's target that keeps matrix units busiest: fewest rounds of instructions, then fewest loads."""
-    *batch, rows, columns = target
-    best: tuple[float, WarpTiles] | None = None
-    for down in _COUNTS:
-        for across in _COUNTS:
-            if down * across > _MOST_TILES:
-                continue
-            bands, panels = -(-rows // (ROWS * down)), -(-columns // (COLUMNS * across))
-            tiles = WarpTiles(down, across, bands, panels, math.prod(batch))
-            cost = -(-tiles.tasks // warps) * (down * across + 0.5 * (down + across))
-            if best is None or cost < best[0]:
-                best = (cost, tiles)
-    assert best is not None
-    return best[1]
+def sums_stay_in_registers(product: Matmul, threads: int) -> bool:
+    """Whether threads can keep the sums of the whole target while factors stream."""
+    return _keeps_sums(sizes_of(product), threads)
 
 
 def stays_in_registers(product: Matmul, warps: int) -> bool:
     """Whether the whole target fits the warps' registers: one task each."""
-    return on_matrix_units(product) and warp_tiles(product.target.shape, warps).tasks <= warps
+    return on_matrix_units(product) and sums_stay_in_registers(product, warps * WARP)
+
+
+@lru_cache(maxsize=1 << 12)
+def _in_matrix_units(product: Product) -> bool:
+    return bool(in_matrix_units(product))
+
+
+@lru_cache(maxsize=1 << 12)
+def _keeps_sums(product: Product, threads: int) -> bool:
+    return bool(keeps_sums(product, threads))
+
+
+@lru_cache(maxsize=1 << 12)
+def warp_tiles(target: Shape, warps: int) -> WarpTiles:
+    """The split of a product's target that keeps matrix units busiest: fewest rounds of instructions, then fewest loads."""
+    *batch, rows, columns = target
+    best, _ = warp_tasks(Product(math.prod(batch), rows, columns, DEPTH, DType.FP16), warps)
+    down, across = SPLITS[best]
+    return WarpTiles(down, across, -(-rows // (ROWS * down)), -(-columns // (COLUMNS * across)), math.prod(batch))
 
 
 def stored_together(tile: Tile, buffer: Buffer) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from mugraph.devices.copies import THREAD_COPY, WARP_COPY_BYTES
+from mugraph.devices.products import WARP
 from mugraph.lower.bulk_copies import places, row_elements
-from mugraph.lower.fragments import WARP
 from mugraph.lower.tensor_maps import box_copies
 from mugraph.lower.tile_form import Kernel, Matmul, Panels
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from mugraph.devices.products import WARP, parts_of_depth
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.fragments import WARP, on_matrix_units
+from mugraph.lower.fragments import sizes_of
 from mugraph.lower.scalar_expressions import Source
-from mugraph.lower.thread_mapping import tasks_of
 from mugraph.lower.tile_form import Buffer, Combine, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import row_major
 
@@ -62,11 +62,10 @@ def _reduction_in_parts(statement: Statement, kernel: Kernel, name: str) -> tupl
 
 
 def _product_in_parts(statement: Statement, kernel: Kernel, name: str) -> tuple[Statement, ...]:
-    if not isinstance(statement, Matmul) or on_matrix_units(statement):
+    if not isinstance(statement, Matmul):
         return (statement,)
     batch = statement.target.shape[:-2]
-    tasks, depth = tasks_of(statement), statement.left.shape[-1]
-    parts = math.gcd(kernel.threads // tasks, depth) if tasks * 2 <= kernel.threads else 1
+    parts = int(parts_of_depth(sizes_of(statement), kernel.threads))
     if parts == 1:
         return (statement,)
     shape = (parts, *statement.target.shape)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mugraph.devices import NO_ENGINES, Engines
+from mugraph.devices.products import at_once, threads_for
 from mugraph.errors import ExceedsMemory
 from mugraph.lower.access_costs import traffic_in_all
 from mugraph.lower.bulk_copies import with_bulk_copies
-from mugraph.lower.fragments import WARP
+from mugraph.lower.fragments import sizes_of
 from mugraph.lower.issue_slots import copy_slots
 from mugraph.lower.layouts import with_layouts
 from mugraph.lower.memory import beside_another, place, whole_bytes
@@ -26,9 +27,6 @@ from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Reduce, Stat
 from mugraph.lower.warp_groups import uses_warp_groups, with_warp_groups
 from mugraph.lower.widening import with_widened_factors
 
-_THREADS_MAX = 256
-"""More threads than these leave each too few registers for fragments."""
-_ELEMENTS_PER_THREAD = 4
 _EARLY_BYTES = 1 << 15
 """Of shared memory, for what a kernel without a loop reads late."""
 
@@ -236,9 +234,7 @@ def _one_after_another(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
 
 def block_threads(kernel: Kernel) -> int:
     """Threads of a block, a power of two of whole warps: a few elements each of the statement that has most."""
-    widest = max((_width(statement) for statement in kernel.statements), default=1)
-    wanted = 1 << (-(-widest // _ELEMENTS_PER_THREAD) - 1).bit_length()
-    return min(max(wanted, WARP), _THREADS_MAX)
+    return int(threads_for(max((_width(statement) for statement in kernel.statements), default=1)))
 
 
 def _width(statement: Statement) -> int:
@@ -248,7 +244,7 @@ def _width(statement: Statement) -> int:
         case Reduce():
             return elements * max((tile.shape[-1] for tile in statement.sources), default=1)
         case Matmul():
-            return elements * min(WARP, statement.left.shape[-1])
+            return int(at_once(sizes_of(statement)))
     return elements
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mugraph.lower.fragments import WARP, stays_in_registers
+from mugraph.devices.products import WARP
+from mugraph.lower.fragments import stays_in_registers
 from mugraph.lower.scalar_expressions import Constant, Source
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, with_tiles
 from mugraph.lower.tiles import same_elements

@@ -19,9 +19,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from mugraph.devices.copies import COPY_BYTES
 from mugraph.lower import tiles
 from mugraph.lower.memory import whole_bytes
-from mugraph.lower.streams import COPY_BYTES
 from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Staged, Statement, Tile
 
 _MOST_COPIES = 4
@@ -36,7 +36,7 @@ def with_staged_inputs(kernel: Kernel, room: int) -> Kernel:
     if kernel.ring is None or kernel.ring.bulk or kernel.loop == 1 or not panels_of_iteration(kernel):
         return kernel
     readers = (statement for statement in kernel.body if not isinstance(statement, Matmul))
-    changing = {_dense(source) for reader in readers for source in reader.sources if _arrives_alone(kernel, source)}
+    changing = {merged_in_memory(source) for reader in readers for source in reader.sources if _arrives_alone(kernel, source)}
     order = sorted(changing, key=lambda tile: (tile.buffer, tile.start.parts, tile.shape, tile.strides))
     largest_first = sorted(order, key=lambda tile: -math.prod(tile.shape))
     return _with_staged(kernel, largest_first, room)
@@ -50,9 +50,9 @@ def with_early_inputs(kernel: Kernel, room: int) -> Kernel:
     if kernel.ring is not None or kernel.loop > 1 or not kernel.barriers:
         return kernel
     first = min(kernel.barriers)
-    early = {_dense(source) for statement in kernel.statements[:first] for source in statement.sources}
+    early = {merged_in_memory(source) for statement in kernel.statements[:first] for source in statement.sources}
     readers = (statement for statement in kernel.statements[first:] if not isinstance(statement, Matmul))
-    late = (_dense(source) for reader in readers for source in reader.sources if _comes_in_copies(kernel, source))
+    late = (merged_in_memory(source) for reader in readers for source in reader.sources if _comes_in_copies(kernel, source))
     few = kernel.threads * COPY_BYTES * _MOST_COPIES
     return _with_staged(kernel, (tile for tile in dict.fromkeys(late) if tile not in early), room, few)
 
@@ -106,14 +106,14 @@ def _comes_in_copies(kernel: Kernel, tile: Tile) -> bool:
     """Whether a tile is an input's, whose innermost rows are whole copies."""
     if tile.buffer not in kernel.inputs:
         return False
-    dense, run = _dense(tile), COPY_BYTES // kernel.buffer(tile.buffer).dtype.bytes
+    dense, run = merged_in_memory(tile), COPY_BYTES // kernel.buffer(tile.buffer).dtype.bytes
     moving = [stride for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1 and stride]
     if not dense.shape or dense.strides[-1] != 1 or dense.shape[-1] % run or len(set(moving)) < len(moving):
         return False
     return tiles.alignment(dense, run, -1) == run
 
 
-def _dense(tile: Tile) -> Tile:
+def merged_in_memory(tile: Tile) -> Tile:
     """The elements of a tile once each, its dimensions in the order of their strides and joined where they line up."""
     steps = [(stride, size) for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1 and stride]
     steps.sort(reverse=True)
@@ -130,7 +130,7 @@ def _from_slots(statement: Statement, names: dict[Tile, str]) -> Statement:
 
 def _slot(tile: Tile, names: dict[Tile, str]) -> Tile:
     """The tile where it is staged, from the slot's first element on; as it is where it is not."""
-    dense = _dense(tile)
+    dense = merged_in_memory(tile)
     if dense not in names:
         return tile
     steps = tuple(zip(dense.strides, tiles.row_major(dense.shape), strict=True))

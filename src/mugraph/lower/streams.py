@@ -11,20 +11,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mugraph.devices.copies import MOST_STAGES, PANEL_BYTES, WHOLE_BYTES
+from mugraph.devices.copies import COPY_BYTES, MOST_STAGES, PANEL_BYTES, WHOLE_BYTES
+from mugraph.devices.products import in_whole_copies, least_depth, step_of_depth
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.fragments import DEPTH, WARP, on_matrix_units, stays_in_registers
+from mugraph.lower.fragments import sizes_of, sums_stay_in_registers
 from mugraph.lower.memory import beside_another
 from mugraph.lower.panels import elements_of, laid_out, others_read, with_shared_panels
-from mugraph.lower.thread_mapping import sums_stay_in_registers
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
 
 RING = "ring"
-COPY_BYTES = 16
-"""Bytes of one asynchronous copy."""
-_RUN_BYTES = 128
-"""Shortest run of a factor whose rows go along k, so that every row brings whole lines of memory."""
 
 
 def with_streams(kernel: Kernel, shared_bytes: int, alone: bool = False, whole_rows: bool = False) -> Kernel:
@@ -103,10 +99,10 @@ def _all_panels(kernel: Kernel) -> Iterator[Panels]:
 
 def _panels(kernel: Kernel, product: Matmul, size: int = PANEL_BYTES) -> Panels | None:
     """How a product's factors stream; None where they cannot: not in device memory, too many sums, not aligned."""
-    if not _keeps_sums(kernel, product):
+    if not sums_stay_in_registers(product, kernel.threads):
         return None
     candidates: list[Panels] = []
-    step = DEPTH if on_matrix_units(product) else math.gcd(COPY_BYTES // product.dtype.bytes, product.left.shape[-1])
+    step = int(step_of_depth(sizes_of(product)))
     for depth in range(step, product.left.shape[-1] + 1, step):
         if product.left.shape[-1] % depth == 0:
             left = _panel(kernel, product, product.left, -1, depth)
@@ -117,33 +113,27 @@ def _panels(kernel: Kernel, product: Matmul, size: int = PANEL_BYTES) -> Panels 
     whole = candidates[-1:]
     if any(tile and others_read(kernel, f) for p in whole for tile, f in ((p.left, product.left), (p.right, product.right))):
         candidates = whole if _plain_elements(whole[0]) * product.dtype.bytes <= WHOLE_BYTES else candidates
-    return _best(candidates, product.dtype, size)
-
-
-def _keeps_sums(kernel: Kernel, product: Matmul) -> bool:
-    """Whether threads can keep the sums of the whole target while panels pass."""
-    if on_matrix_units(product):
-        return stays_in_registers(product, kernel.threads // WARP)
-    return sums_stay_in_registers(product, kernel.threads)
+    return _best(candidates, product, size)
 
 
 def _plain_elements(panels: Panels) -> int:
     return sum(math.prod(tile.shape) for tile in (panels.left, panels.right) if tile is not None)
 
 
-def _best(candidates: Sequence[Panels], dtype: DType, size: int) -> Panels | None:
+def _best(candidates: Sequence[Panels], product: Matmul, size: int) -> Panels | None:
     """The deepest panels of `size` bytes; deeper ones where their rows would be too short, which go along k."""
-    usual = [panels for panels in candidates if _plain_elements(panels) * dtype.bytes <= size] or candidates[:1]
-    if usual and min(_runs(usual[-1])) * dtype.bytes < _RUN_BYTES:
-        return next((panels for panels in candidates if min(_runs(panels)) * dtype.bytes >= _RUN_BYTES), candidates[-1])
-    return usual[-1] if usual else None
+    if not candidates:
+        return None
+    least = int(least_depth(sizes_of(product), _goes_along_k(candidates[0])))
+    enough = [panels for panels in candidates if panels.depth >= least]
+    usual = [panels for panels in enough if _plain_elements(panels) * product.dtype.bytes <= size]
+    return usual[-1] if usual else enough[0]
 
 
-def _runs(panels: Panels) -> Iterator[int]:
-    """Elements of the rows of a product's panels that go along k; those along other dimensions count as long enough."""
-    for tile, inner in ((panels.left, -1), (panels.right, -2)):
-        along = tile is not None and tile.strides[inner] == 1
-        yield panels.depth if along else _RUN_BYTES
+def _goes_along_k(panels: Panels) -> bool:
+    """Whether rows of a panel go along k."""
+    factors = ((panels.left, -1), (panels.right, -2))
+    return any(tile is not None and tile.strides[inner] == 1 for tile, inner in factors)
 
 
 def _panel(kernel: Kernel, product: Matmul, factor: Tile, inner: int, depth: int) -> Tile | None:
@@ -155,7 +145,7 @@ def _panel(kernel: Kernel, product: Matmul, factor: Tile, inner: int, depth: int
     shape[inner] = depth
     run = COPY_BYTES // product.dtype.bytes
     for along in (-1, -2):
-        aligned = shape[along] % run == 0 and tiles.alignment(factor, run, along) == run
+        aligned = in_whole_copies(shape[along], product.dtype) and tiles.alignment(factor, run, along) == run
         if factor.strides[along] == 1 and aligned:
             plain = Tile(RING, tuple(shape), tiles.row_major(tuple(shape)))
             return plain if along == -1 else replace(plain, strides=_column_major(shape))

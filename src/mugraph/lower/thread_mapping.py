@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mugraph.lower.fragments import WARP
+from mugraph.devices.products import VECTOR_ROWS, WARP, vector_tasks
+from mugraph.lower.fragments import sizes_of
 from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Tile
 from mugraph.lower.tiles import run_along
 
@@ -20,12 +21,8 @@ _LONGEST_RUN = 8
 """Elements: a widest access of 16-bit numbers."""
 _DEVICE_WEIGHT = 4
 """How many tiles in shared memory one in device memory counts for, when the fastest dimension is chosen."""
-VECTOR_ROWS = 4
-"""Rows that one thread computes: each element of the right factor serves them all."""
 _LONGEST_RUN_ALONG_K = 4
 """Values of k that one load brings: a widest access of fp32 numbers."""
-_MOST_SUMS = 32
-"""Sums that a thread keeps in registers while factors stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +163,12 @@ def rows_together(product: Matmul) -> int:
 
 def tasks_of(product: Matmul) -> int:
     """Columns of bands of rows, one of which a thread computes at a time."""
-    *batch, rows, columns = product.target.shape
-    return math.prod(batch) * -(-rows // rows_together(product)) * columns
+    return int(vector_tasks(sizes_of(product)))
 
 
 def rounds_of(product: Matmul, threads: int) -> int:
     """Tasks that the first thread computes."""
     return -(-tasks_of(product) // threads)
-
-
-def sums_stay_in_registers(product: Matmul, threads: int) -> bool:
-    """Whether every thread can keep the sums of all its tasks at the same time."""
-    return rounds_of(product, threads) * rows_together(product) <= _MOST_SUMS
 
 
 def run_along_k(tile: Tile, inner: int) -> int:

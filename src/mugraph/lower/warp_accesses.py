@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mugraph.lower.fragments import COLUMNS, DEPTH, PAIR, ROWS, WARP, WarpTiles
+from mugraph.devices.products import COLUMNS, DEPTH, ROWS, WARP
+from mugraph.lower.fragments import PAIR, WarpTiles
 
 Places = NDArray[np.int64]
 

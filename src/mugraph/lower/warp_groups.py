@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from mugraph.devices.products import COLUMNS, ROWS, WARP
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import row_elements
-from mugraph.lower.fragments import COLUMNS, ROWS, WARP, WarpTiles, on_matrix_units, warp_tiles
+from mugraph.lower.fragments import WarpTiles, on_matrix_units, warp_tiles
 from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.panels import elements_of
 from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile

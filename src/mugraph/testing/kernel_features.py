@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from mugraph.lower.fragments import COLUMNS, ROWS, WARP, on_matrix_units, warp_tiles
+from mugraph.devices.products import COLUMNS, ROWS, WARP
+from mugraph.lower.fragments import on_matrix_units, warp_tiles
 from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.tile_form import Kernel, Matmul, Memory, Tile
 from mugraph.lower.warp_groups import uses_warp_groups

@@ -19,14 +19,14 @@ from mugraph.ir.definitions import spelled_out
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import VIEWS, Graph, Level, Node, Tensor, Value
-from mugraph.ir.index_maps import Structure
 from mugraph.ir.liveness import peak_bytes
-from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Kind, Scope, apply_call, is_contraction
+from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Scope, apply_call, is_contraction
 from mugraph.search.algorithm1.block import BlockPlan
 from mugraph.search.algorithm1.construct import Application
+from mugraph.search.algorithm1.loaded_tiles import crosses_levels, cut_dims, device_shape, loaded_tiles
 from mugraph.search.partition.lower_bounds import library_seconds
 from mugraph.search.scheduling.cost_table import Demand, kernel_seconds, short_run_factor, times_from_memory
-from mugraph.search.scheduling.loads import LoadedTile, keeps_sums, waiting_bytes
+from mugraph.search.scheduling.loads import waiting_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,63 +133,17 @@ def demand(body: Graph, device: Device) -> Demand:
     """Resources that a graph-defined kernel uses of a device."""
     inside = loop_nodes(body)
     memory = cache = compute = 0.0
-    parts = sum(_part(body, node, index in inside) for index, node in enumerate(body.nodes) if _crosses_levels(node))
+    parts = sum(_part(body, node, index in inside) for index, node in enumerate(body.nodes) if crosses_levels(node))
     for index, node in enumerate(body.nodes):
         times = body.loop if index in inside else 1
-        if _crosses_levels(node):
+        if crosses_levels(node):
             whole, tile = _transferred(body, node, device, times, parts)
             memory, cache = memory + whole, cache + times * tile
         compute += times * _work(body, node, device)
     steps = sum(body.nodes[index].op not in VIEWS for index in inside)
     held = peak_bytes(body, device.operands_in_place)
-    waiting = waiting_bytes(device, held, _loaded_tiles(body, inside))
+    waiting = waiting_bytes(device, held, loaded_tiles(body))
     return Demand(math.prod(body.grid), body.loop, memory, cache, compute, steps, held, waiting)
-
-
-def _loaded_tiles(body: Graph, inside: frozenset[int]) -> list[LoadedTile]:
-    """What a block loads, and whether products read it that keep their sums in registers."""
-    tiles = []
-    for index, node in enumerate(body.nodes):
-        if node.is_iterator:
-            readers = _readers(body, index)
-            products = [_streams(reader, node.output.dtype) for reader in readers]
-            in_loop = index in inside and body.loop > 1
-            widest = max((reader.output.dtype.bytes for reader in readers if is_contraction(reader.op)), default=0)
-            tiles.append(
-                LoadedTile(
-                    bytes=node.output.bytes,
-                    times=body.loop if index in inside else 1,
-                    streams=bool(products) and all(products),
-                    streams_partly=any(products),
-                    widened=node.output.elements * widest if widest > node.output.dtype.bytes else 0,
-                    in_loop=in_loop,
-                    moves=in_loop and node.get("fmap") is not None,
-                )
-            )
-    return tiles
-
-
-def _readers(body: Graph, index: int) -> list[Node]:
-    """The nodes that read a node's result, whichever way views look at it."""
-    found: list[Node] = []
-    for reader, node in enumerate(body.nodes):
-        if any(value.node == index for value in node.inputs):
-            found += _readers(body, reader) if node.op in VIEWS else [node]
-    return found
-
-
-def _streams(node: Node, dtype: DType) -> bool:
-    """Whether a node is a product through whose ring factors of a type pass."""
-    if not is_contraction(node.op) or node.output.dtype is not dtype:
-        return False
-    *batch, rows, columns = node.output.shape
-    return bool(keeps_sums(math.prod(batch), rows, columns))
-
-
-def _crosses_levels(node: Node) -> bool:
-    """Whether a node of a block graph moves a tile between it and device memory: an iterator or a saver."""
-    row = OPERATORS.get(node.op)
-    return row is not None and row.structure is Structure.BOUNDARY and row.kind is Kind.DATA
 
 
 def _part(body: Graph, node: Node, repeated: bool) -> int:
@@ -206,7 +160,7 @@ def _transferred(body: Graph, node: Node, device: Device, times: int, parts: int
     """Bytes of the device tensor and of a block's tile of it, in one of so many iterations, as they count for short runs, where
     a block's parts of all tensors take so many bytes."""
     tile = _tile(body, node)
-    shape = _device_shape(body, node, tile.shape, times)
+    shape = device_shape(body, node, tile.shape, times)
     whole = math.prod(shape) * tile.dtype.bytes
     run = run_of_tile(body, node, tile.shape, shape, device.operands_in_place) * tile.dtype.bytes
     factor = float(short_run_factor(device, float(run), float(whole)))
@@ -229,24 +183,10 @@ def _follow(body: Graph, node: Node, dim: int) -> bool:
     loop = node.get("fmap")
     if body.loop > 1 and loop is not None and loop != dim:
         return False
-    cuts = [cut for cut, count in zip(_dims(node, "imap" if node.is_iterator else "omap"), body.grid, strict=True) if count > 1]
+    cuts = [
+        cut for cut, count in zip(cut_dims(node, "imap" if node.is_iterator else "omap"), body.grid, strict=True) if count > 1
+    ]
     return dim not in cuts or cuts[-1] == dim
-
-
-def _device_shape(body: Graph, node: Node, tile: Sequence[int], times: int) -> tuple[int, ...]:
-    """The shape of the tensor that the blocks and iterations have a tile each of."""
-    shape = list(tile)
-    cuts = zip(_dims(node, "imap" if node.is_iterator else "omap"), body.grid, strict=True)
-    for dim, count in (*cuts, (node.get("fmap"), times)):
-        if isinstance(dim, int):
-            shape[dim] *= count
-    return tuple(shape)
-
-
-def _dims(node: Node, name: str) -> Sequence[int | None]:
-    dims = node[name]
-    assert isinstance(dims, tuple)
-    return dims
 
 
 def _work(graph: Graph, node: Node, device: Device) -> float:

@@ -113,10 +113,10 @@ class Positions:
 
     def fine(self, value: Value, slots: Slots, sizes: Callable[[int], int]) -> Operand:
         """A tensor whose dimensions may be products of axes, with a dimension for each axis."""
+        dims = _fine(slots)
         if all(len(slot) <= 1 for slot in slots):
-            return Operand(value, tuple(slot[0] if slot else None for slot in slots))
-        flat = tuple(axis for slot in slots for axis in slot)
-        return Operand(self.reshape(value, [sizes(axis) for axis in flat]), flat)
+            return Operand(value, dims)
+        return Operand(self.reshape(value, [sizes(axis) for axis in _core(dims)]), dims)
 
     def coarse(self, operand: Operand, slots: Slots, sizes: Callable[[int], int]) -> Value:
         """The tensor with dimensions `slots`, axes it does not depend on repeated."""
@@ -133,9 +133,7 @@ class Positions:
     def elementwise(self, op: str, xs: list[Operand]) -> Operand:
         if len(xs) == 1:
             return Operand(self.builder.add(op, xs[0].value), xs[0].dims)
-        widest = max(xs, key=lambda x: (len(x.axes), len(x.dims)))
-        missing = frozenset[int]().union(*(x.axes for x in xs)) - widest.axes
-        dims = (*widest.dims, *sorted(missing))
+        dims = _broadcast([x.dims for x in xs])
         aligned = [self.broadcastable(x, dims) for x in xs]
         return Operand(self.builder.add(op, *(x.value for x in aligned)), dims)
 
@@ -156,13 +154,7 @@ class Positions:
 
     def oriented(self, x: Operand, y: Operand, reduced: AxisSet) -> tuple[Operand, Operand]:
         """The operands of a matmul in the order that needs fewer views."""
-        return min([(x, y), (y, x)], key=lambda pair: self.views_needed(pair[0], pair[1], reduced))
-
-    def views_needed(self, left: Operand, right: Operand, reduced: AxisSet) -> tuple[int, int]:
-        wanted = _matmul_dims(left.dims, right.dims, reduced)
-        first, second = ((*wanted.batch, *wanted.rows, *wanted.inner), (*wanted.batch, *wanted.inner, *wanted.columns))
-        moved = (_core(left.dims) != first) + (_core(right.dims) != second)
-        return moved, min(wanted.columns, default=-1) < min(wanted.rows, default=-1)
+        return (y, x) if is_turned(x.dims, y.dims, reduced) else (x, y)
 
     def contract(self, op: str, pairs: list[tuple[Operand, Operand]], reduced: AxisSet) -> Operand:
         lefts, rights = [], []
@@ -173,7 +165,7 @@ class Positions:
             lefts.append(self.matrix(left, batch, rows, wanted.inner))
             rights.append(self.matrix(right, batch, wanted.inner, columns))
         value = self.builder.add(op, *lefts, *rights)
-        dims = (*shape_of.batch, *(shape_of.rows or (None,)), *(shape_of.columns or (None,)))
+        dims = shape_of.result
         if len(shape_of.rows) > 1 or len(shape_of.columns) > 1:
             sizes = {axis: self.size_in(pairs[0], axis) for axis in dims if axis is not None}
             value = self.reshape(value, [1 if axis is None else sizes[axis] for axis in dims])
@@ -313,6 +305,11 @@ class _MatmulDims:
     columns: tuple[int, ...]
     inner: tuple[int, ...]
 
+    @property
+    def result(self) -> Dims:
+        """The dimensions of the product, which has rows and columns in any case."""
+        return (*self.batch, *(self.rows or (None,)), *(self.columns or (None,)))
+
 
 @lru_cache(maxsize=1 << 12)
 def _matmul_dims(left: Dims, right: Dims, reduced: AxisSet) -> _MatmulDims:
@@ -323,6 +320,57 @@ def _matmul_dims(left: Dims, right: Dims, reduced: AxisSet) -> _MatmulDims:
         columns=tuple(axis for axis in second if axis not in first),
         inner=tuple(axis for axis in first if axis in second and axis in reduced),
     )
+
+
+def is_turned(x: Dims, y: Dims, reduced: AxisSet) -> bool:
+    """Whether a product of operands of these dimensions has the second one on the left, where that needs fewer views."""
+    return _views_needed(y, x, reduced) < _views_needed(x, y, reduced)
+
+
+def _views_needed(left: Dims, right: Dims, reduced: AxisSet) -> tuple[int, int]:
+    wanted = _matmul_dims(left, right, reduced)
+    first, second = ((*wanted.batch, *wanted.rows, *wanted.inner), (*wanted.batch, *wanted.inner, *wanted.columns))
+    moved = (_core(left) != first) + (_core(right) != second)
+    return moved, min(wanted.columns, default=-1) < min(wanted.rows, default=-1)
+
+
+def dims_of(steps: Sequence[Step]) -> list[Dims]:
+    """The axes of the dimensions that emission gives every step of a sketch."""
+    found: list[Dims] = []
+    for step in steps:
+        xs = [found[i] for i in step.inputs]
+        # by name: what emission names
+        match step.op:
+            case "load":
+                assert step.leaf is not None
+                found.append(_fine(step.leaf.slots))
+            case "constant":
+                found.append(())
+            case "sum" | "max":
+                found.append(tuple(None if axis in step.reduced else axis for axis in xs[0]))
+            case "contract":
+                left, right = reversed(xs) if is_turned(xs[0], xs[1], step.reduced) else xs
+                found.append(_matmul_dims(left, right, step.reduced).result)
+            case "concat_contract":
+                found.append(_matmul_dims(xs[0], xs[2], step.reduced).result)
+            case "accumulate" | "accumulate_max" | "carry" | "concat" | "rescale":
+                found.append(xs[0])
+            case _:
+                found.append(xs[0] if is_scan(step.op) or len(xs) == 1 else _broadcast(xs))
+    return found
+
+
+def _fine(slots: Slots) -> Dims:
+    """The dimensions of a tensor with one for each axis."""
+    if all(len(slot) <= 1 for slot in slots):
+        return tuple(slot[0] if slot else None for slot in slots)
+    return tuple(axis for slot in slots for axis in slot)
+
+
+def _broadcast(operands: Sequence[Dims]) -> Dims:
+    """The dimensions of what is computed of several operands: those of the one with most, then the axes that it lacks."""
+    widest = max(operands, key=lambda dims: (len(_axes_in(dims)), len(dims)))
+    return (*widest, *sorted(frozenset[int]().union(*map(_axes_in, operands)) - _axes_in(widest)))
 
 
 @lru_cache(maxsize=1 << 12)

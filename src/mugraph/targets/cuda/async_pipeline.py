@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from mugraph.devices.copies import COPY_BYTES
 from mugraph.lower.bulk_copies import places, row_elements
-from mugraph.lower.streams import COPY_BYTES
 from mugraph.lower.tensor_maps import box_copies, tensor_maps
 from mugraph.lower.tile_form import Kernel, Matmul, Panels, Statement, Tile
 from mugraph.lower.tiles import row_major

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mugraph.lower.fragments import COLUMNS, ROWS, WarpTiles
+from mugraph.devices.products import COLUMNS, ROWS
+from mugraph.lower.fragments import WarpTiles
 from mugraph.lower.tile_form import Matmul, Panels, Tile
 from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.cuda.source import KernelText

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from mugraph.devices.products import COLUMNS, DEPTH, ROWS, WARP
 from mugraph.lower.bulk_copies import row_elements
-from mugraph.lower.fragments import COLUMNS, DEPTH, PAIR, ROWS, WARP, WarpTiles, comes_by_ldmatrix, warp_tiles
+from mugraph.lower.fragments import PAIR, WarpTiles, comes_by_ldmatrix, warp_tiles
 from mugraph.lower.tile_form import Matmul, Memory, Panels, Tile
 from mugraph.lower.tiles import run_along
 from mugraph.lower.warp_groups import ROW_COUNT, columns_first, group_tiles
