@@ -5,22 +5,34 @@ It sums in fp32, too, so that they mean the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _NARROW = (torch.float16, torch.bfloat16)
-_PRODUCTS = frozenset(
-    getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "_addmm_activation")
-)
+_NAMES = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "_addmm_activation")
+
+
+def _overloads() -> Iterator[tuple[Any, tuple[Any, bool]]]:
+    """Each way to call a product, with the one that returns a new tensor, and whether the first operand is written into."""
+    for name in _NAMES:
+        pure = getattr(torch.ops.aten, name)
+        yield pure.default, (pure.default, False)
+        yield pure.out, (pure.default, False)
+        if hasattr(torch.ops.aten, f"{name}_"):
+            yield getattr(torch.ops.aten, f"{name}_").default, (pure.default, True)
+
+
+_PRODUCTS = dict(_overloads())
 
 
 class WideProducts(TorchDispatchMode):
     """While it is entered, products of tensors of one 16-bit type on the CPU are computed in fp32 and rounded to that type.
 
-    But for those that write into a tensor that is given, and what inference mode does not take apart (`@`, `einsum`).
+    That holds under inference mode, too, which does not take `@` and `einsum` apart by itself, and for results that are written
+    into a tensor of their shape and type.
     """
 
     def __init__(self) -> None:
@@ -29,11 +41,25 @@ class WideProducts(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
-        tensors = [each for each in args if isinstance(each, torch.Tensor)]
-        narrow = {tensor.dtype for tensor in tensors if tensor.device.type == "cpu"}
-        if func not in _PRODUCTS or len(narrow) != 1 or not narrow <= set(_NARROW):
-            return func(*args, **given)
-        (dtype,) = narrow
-        wide = [each.float() if isinstance(each, torch.Tensor) else each for each in args]
-        return func(*wide, **given).to(dtype)
+        given = dict(kwargs or {})
+        if func not in _PRODUCTS:
+            return self._in_parts(func, args, given)
+        pure, in_place = _PRODUCTS[func]
+        target = args[0] if in_place else given.pop("out", None)
+        written = [] if target is None else [target]
+        tensors = [each for each in (*args, *written) if isinstance(each, torch.Tensor)]
+        types_of = {tensor.dtype for tensor in tensors}
+        if len(types_of) != 1 or not types_of <= set(_NARROW) or any(tensor.device.type != "cpu" for tensor in tensors):
+            return func(*args, **(kwargs or {}))
+        wide = pure(*(each.float() if isinstance(each, torch.Tensor) else each for each in args), **given)
+        if target is None:
+            return wide.to(tensors[0].dtype)
+        return target.copy_(wide) if target.shape == wide.shape else func(*args, **(kwargs or {}))
+
+    def _in_parts(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """An operator that is made of others as these, as it reaches no mode outside of inference mode."""
+        if not torch.is_inference_mode_enabled():
+            return func(*args, **kwargs)
+        with self:
+            made = func.decompose(*args, **kwargs)
+        return func(*args, **kwargs) if made is NotImplemented else made
