@@ -238,8 +238,8 @@ class NumpyArrays:
 
     def matmul(self, left: Array, right: Array) -> Array:
         if np.float16 in (left.dtype, right.dtype):  # NumPy multiplies these one by one, a thousand times as slowly as BLAS
-            wide = [array.astype(np.float32) for array in (left, right)]
-            return np.matmul(*wide).astype(np.result_type(left, right))
+            wide = _product(*(array.astype(np.float32, copy=False) for array in (left, right)))
+            return wide.astype(np.result_type(left, right))
         return np.asarray(np.matmul(left, right))
 
     def packs(self, weight: Tensor) -> bool:
@@ -267,6 +267,14 @@ class NumpyArrays:
 
     def refilled(self, held: Array | None, array: Array, tensor: Tensor) -> Array:
         return self.from_numpy(array, tensor)  # of which nothing is kept
+
+
+def _product(left: Array, right: Array) -> Array:
+    """A product of fp32; many of vectors are summed in fp64 without BLAS, which wakes its threads for each: on a busy machine
+    they wait a hundred times as long as they multiply."""
+    if max(left.ndim, right.ndim) > 2 and 1 in (left.shape[-2], right.shape[-1]):
+        return np.asarray(np.einsum("...ij,...jk->...ik", left, right, dtype=np.float64))
+    return np.asarray(np.matmul(left, right))
 
 
 class TorchArrays:
