@@ -15,7 +15,7 @@ from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.scalar import Scalar
-from mugraph.search import search
+from mugraph.search import Options, search
 from mugraph.search.closure.hoisting import hoisted
 from mugraph.search.driver import Search
 from mugraph.verifier import by_random_tests
@@ -164,3 +164,11 @@ def test_a_result_that_one_kernel_writes_and_another_stores_has_two_places() -> 
     """`relu(x) @ w` is the result, as the scales cancel, and also what a launch before the last might store."""
     graph = written(lambda x, w: (relu(x) * (1 / 7)) @ w * 7, (64, 64), (64, 16))
     assert search(graph, device_for("cpu")).candidates
+
+
+def test_the_program_as_written_is_not_searched_where_its_other_form_leaves_nothing_to_win() -> None:
+    graph = written(lambda x, w: relu(x * 3) + w, (512, 512), (512, 512))
+    both, one = (search(graph, device_for("cpu"), budget=20, options=Options(least_gain=gain)) for gain in (0.0, 0.1))
+    assert one.settled
+    assert one.report.tiers[0].closures == both.report.tiers[0].closures / 2
+    assert one.candidates[0].cost == both.candidates[0].cost

@@ -195,3 +195,14 @@ def test_a_closure_that_was_cut_short_is_not_begun_again_for_every_loop(monkeypa
     assert sum(type(saturation) is Saturation for saturation in begun) == 1
     assert replace(first, seconds=0.3).search().timed_out
     assert sum(type(saturation) is Saturation for saturation in begun) == 2
+
+
+def test_loops_of_a_program_as_it_is_written_are_looked_for_as_long_as_its_closure_has() -> None:
+    """Most of them come to nothing in long programs; the derivation without a loop is there however little time there was."""
+    loop, no_loop = item(squares(4), loop_axis=0), item(squares(4))
+    assert loop.search().sketches
+    assert not loop.search().timed_out
+    hurried = replace(loop, seconds=0.0).search()
+    assert not hurried.sketches
+    assert hurried.timed_out
+    assert replace(no_loop, seconds=0.0).search().sketches

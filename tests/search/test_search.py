@@ -17,7 +17,7 @@ from mugraph.ir import Graph
 from mugraph.ir.axes import axis_program
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
-from mugraph.search import Options, Progress, search
+from mugraph.search import Options, Progress, SearchSpace, search
 from mugraph.search.closure.context import Context, TinyInputs, maxima_of_two, telling_draw
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
@@ -293,6 +293,45 @@ def test_a_tier_that_was_not_begun_is_not_called_exhausted() -> None:
     assert [tier.exhausted for tier in report.tiers] == [True, False, False]
     assert not report.exhausted
     assert "not exhausted: scalings opaque, full axioms" in report.exhausted_what
+
+
+def test_finer_tiers_are_left_out_where_nothing_can_win_as_much_as_is_worth_it() -> None:
+    """RMSNorm of a tensor moves what it must: no algebra makes it a tenth faster."""
+    program = Program()
+    x, gain = program.input("x", (64, 4096)), program.input("gain", (4096,))
+    graph = finished(program, x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * gain)
+    everything = search(graph, CPU, budget=20)
+    enough = search(graph, CPU, budget=20, options=Options(least_gain=0.1))
+    assert everything.report.exhausted
+    assert not everything.settled
+    assert enough.settled
+    assert enough.report.gain_left is not None
+    assert enough.report.gain_left < 0.1
+    assert [tier.closures > 0 for tier in enough.report.tiers] == [True, *[False] * (len(enough.report.tiers) - 1)]
+    assert not enough.report.exhausted
+    assert enough.candidates[0].cost <= everything.candidates[0].cost / 0.9
+
+
+def test_finer_tiers_are_searched_where_they_may_win() -> None:
+    """A sum of products of one factor is a tenth slower than a product of sums, which the coarsest tier does not see."""
+    program = Program()
+    x, y, z = (program.input(name, (512, 512)) for name in "xyz")
+    graph = finished(program, x @ z + y @ z)
+    best, quick = (search(graph, CPU, budget=20, options=Options(least_gain=gain)) for gain in (0.0, 0.1))
+    assert not quick.settled
+    assert quick.candidates[0].cost == best.candidates[0].cost
+    assert [node.op for node in quick.candidates[0].graph.kernels()] == ["graph_defined", "matmul"]
+
+
+def test_what_can_be_won_is_not_known_in_a_space_or_under_masks() -> None:
+    """Plans of a space may be slower, and what a mask hides need not be read."""
+    program = Program()
+    x, mask = program.input("x", (64, 4096)), program.input("mask", (64, 4096))
+    graph = finished(program, (x + mask).softmax(-1))
+    options, hidden = Options(least_gain=0.9), {"mask": np.tri(64, 4096, k=-64, dtype=bool)}
+    assert search(graph, CPU, budget=20, options=options).settled
+    assert not search(graph, CPU, budget=20, options=options, hidden=hidden).settled
+    assert not search(graph, CPU, budget=20, options=options, space=SearchSpace(loops=(4,))).settled
 
 
 def test_a_closure_cut_short_is_not_called_exhausted() -> None:

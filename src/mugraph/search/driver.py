@@ -52,6 +52,12 @@ _WHOLE_SHARE = 0.4
 _TIER_SHARE = 0.6
 """Part of what is left of a budget after which finer tiers have their turn, whatever is left to do in a coarser one."""
 
+_LEAST_FINER_SECONDS = 0.5
+"""Where there is a budget, several kernels are looked for in a finer tier as long as the search has taken by then, or so long."""
+
+_SETTLED_SECONDS = 1.0
+"""Where there is a budget, for what is left of the coarsest tier once no muGraph can be much better than what was found."""
+
 _AT_ONCE = 0.1
 """Part of the time of a closure after which the program's own sketch is offered, if nothing else is known by then."""
 
@@ -72,6 +78,8 @@ class SearchResult:
     report: SearchReport
     in_range: bool = True
     """Whether some candidate, as far as can be told, keeps the range of numbers where the program does."""
+    settled: bool = False
+    """Whether no muGraph can be so much better than such a candidate that it would be worth looking for."""
 
 
 @dataclass
@@ -113,6 +121,8 @@ class Search:
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
         self.best: dict[Plan, float] = {}
+        self.settled = False
+        """Whether no muGraph can be so much better than what was found that it would be worth looking for."""
         self.early: set[Plan] = set()
         """Plans offered before the coarsest tier was searched, which it has not come to yet. They bound nothing there: what is as
         fast would not be found again."""
@@ -123,6 +133,8 @@ class Search:
         self.plans = PlanSearch(self.kernels, len(self.input_tensors))
         if self.budget is not None:
             self.plans.give_up = self.started + self.patience * self.budget
+        roofline = self.plans.roofline
+        self.report.least_seconds = roofline.seconds(roofline.memory(self.axes, self.produces), 0.0)
         self.rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
         self.written = Rehearsal(whole, len(self.input_tensors), {})
 
@@ -179,13 +191,11 @@ class Search:
         self.report.conditions = list(left_out(self.axes, self.kernels.loop_axes(self.axes), self.options.max_kernels))
         candidates = self._candidates()
         self.report.best_seconds = min((candidate.cost for candidate in candidates), default=None)
-        roofline = self.plans.roofline
-        self.report.least_seconds = roofline.seconds(roofline.memory(self.axes, self.produces), 0.0)
         self.report.paddings = self._paddings(candidates)
         self.report.seconds = time.perf_counter() - self.started
         if not candidates and time.perf_counter() > self.deadline:
             raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
-        return SearchResult(candidates, self.report, any(map(self._in_range, self.best)))
+        return SearchResult(candidates, self.report, any(map(self._in_range, self.best)), self.settled)
 
     def _run_tiers(self) -> None:
         coarsest, *finer = distinct_tiers(self.axes)
@@ -197,12 +207,14 @@ class Search:
             self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early} or self.best
         self.early.clear()
         for number, tier in enumerate(finer, start=1):
+            if self.settled:
+                break
             if self.budget is None:
                 seconds = self.options.finer_tier_seconds
                 self.kernels.deadline = self.plans.cut_deadline = self.kernels.now() + seconds
                 self.kernels.closure_seconds = min(self.options.closure_seconds, _WHOLE_SHARE * seconds)
             else:
-                self.plans.cut_deadline = self._share(len(finer) - number)
+                self.plans.cut_deadline = min(self._share(len(finer) - number), self._as_long_again())
             if self.kernels.now() > min(self.kernels.deadline, self.plans.give_up):
                 break
             self._run_tier(tier)
@@ -211,6 +223,22 @@ class Search:
         """Until when several kernels are looked for in a tier, if so many finer ones shall have a part of the budget, too."""
         now = self.kernels.now()
         return self.deadline if not tiers else now + _TIER_SHARE * max(0.0, self.deadline - now)
+
+    def _as_long_again(self) -> float:
+        """When the search has taken twice as long as by now, or a little longer."""
+        now = self.kernels.now()
+        return now + max(_LEAST_FINER_SECONDS, now - self.started)
+
+    def _settles(self, plan: Plan) -> bool:
+        """Whether no muGraph can be so much better than a plan in range that it would be worth looking for.
+
+        That is not known where masks leave out what is read, nor what a space has of such plans.
+        """
+        assert self.report.least_seconds is not None
+        if self.space or self.kernels.masks:
+            return False
+        gain = 1 - self.report.least_seconds / plan.seconds
+        return gain < self.options.least_gain and self._in_range(plan)
 
     def _offer_early(self, tier: Tier) -> None:
         """Kernels of a program whose closure is not saturated at once: there are some before it is, or if it never will be.
@@ -247,6 +275,10 @@ class Search:
         self.best.setdefault(plan, plan.seconds)
         if self.plans.give_up < math.inf and self._in_range(plan):
             self.plans.give_up = math.inf
+        if not self.settled and self._settles(plan):
+            self.settled = True
+            if self.budget is not None:
+                self.kernels.deadline = min(self.kernels.deadline, self.kernels.now() + _SETTLED_SECONDS)
         if self.report.first_found_seconds is None:
             self._graph(plan)
             self.report.first_found_seconds = time.perf_counter() - self.started

@@ -68,6 +68,8 @@ class Options:
     """From the start of the search to the last cut into several kernels that is tried."""
     finer_tier_seconds: float = field(default=8.0, compare=False)
     """Of each tier beyond the coarsest."""
+    least_gain: float = field(default=0.0, compare=False)
+    """Part of the best prediction. Where no muGraph can win as much, whatever the algebra, finer tiers are left out."""
 
     @property
     def limited(self) -> bool:
@@ -89,7 +91,7 @@ class Item:
     options: Options
     work: WorkModel = field(compare=False)
     seconds: float = field(default=math.inf, compare=False)
-    """The closure is left unsaturated after this time."""
+    """The closure is left unsaturated after this time, and loops in the program's own derivation are looked for as long."""
 
     @property
     def key(self) -> Key:
@@ -124,13 +126,16 @@ class Item:
         loopless = self._loopless(arith, inputs, min(self.seconds, deadline - started), tick)
         closure = self._in_context(loopless.closure)
         found, operators = self._extract(loopless, closure, deadline, self.options.most_block_operators)
+        late = False
         if not found and self.tier is Tier.OPAQUE_SUMS and self._out_of_reach(loopless):
-            found = self._as_written(loopless, arith, inputs, deadline)
+            until = deadline if self.loop_axis is None else min(deadline, time.perf_counter() + self.seconds)
+            found = self._as_written(loopless, arith, inputs, until)
+            late = time.perf_counter() > until
         safe = found
         # by name: only exponentials overflow where no maximum was subtracted
         if any(step.op == "exp" for sketch in found for step in sketch.steps):
             safe = self._safe(found, Stabilizer(self.program, closure.context, arith, inputs), deadline)
-        timed_out = loopless.timed_out or time.perf_counter() > deadline
+        timed_out = loopless.timed_out or late or time.perf_counter() > deadline
         return FoundStructure(
             sketches=SketchTuple(sorted(found, key=_in_canonical_order)),
             safe_sketches=SketchTuple(sorted(safe, key=_in_canonical_order)),

@@ -30,6 +30,9 @@ _LONG_SEARCH_SHARE = 0.3
 _EXPLAINING_SECONDS = 5.0
 """For the search without one of the limits of a space in which nothing was found."""
 
+_LEAST_GAIN = 0.1
+"""Part of the best prediction that finer algebra is searched for: predictions are not more exact."""
+
 Engine = Literal["closure", "enumerate"]
 Found = SearchResult | EnumerationResult
 
@@ -84,7 +87,7 @@ class Inquiry:
                 self.device,
                 budget=budget,
                 progress=report,
-                options=Options(candidates=self.candidates),
+                options=Options(candidates=self.candidates, least_gain=_LEAST_GAIN),
                 workers=self.workers,
                 shelf=self.shelf,
                 space=self.space,
