@@ -16,9 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.devices import device_for
 from mugraph.frontend.partition import partition
 from mugraph.pieces.joining import Group, Join, Joining, Unit
-from mugraph.pieces.predicted_cost import Measured, PredictedCost
+from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
 
 DEVICE = device_for("cuda:sm_90")
+MATMUL_AND_SUM = torch.ops.aten.mm.default, torch.ops.aten.sum.dim_IntList
 
 
 def network(reads: Sequence[Sequence[int]]) -> Joining:
@@ -178,6 +179,56 @@ def test_what_was_measured_counts_for_calls_and_for_programs_with_them() -> None
     fast = PredictedCost(DEVICE, traits, {product: Measured(alone / 2, alone / 2)})
     assert fast.of_calls([product]) == alone / 2
     assert fast.of_program(nodes) == together
+
+
+def _layered(layers: int) -> fx.Graph:
+    """A graph of equal layers with a residual stream, whose last result is read along with the one before it."""
+
+    def stream(x: torch.Tensor, *weights: torch.Tensor) -> list[torch.Tensor]:
+        results = [x]
+        for up, down in zip(weights[::2], weights[1::2], strict=True):
+            norm = torch.rsqrt(results[-1].square().mean(-1, keepdim=True) + 1e-5)
+            results.append(results[-1] + torch.tanh((results[-1] * norm) @ up).sum(-1, keepdim=True) @ down)
+        return results[-2:]
+
+    weights = (torch.empty(64, 128), torch.empty(1, 64)) * layers
+    with torch.no_grad():
+        return make_fx(stream, tracing_mode="fake")(torch.empty(16, 64), *weights).graph
+
+
+def _groups(graph: fx.Graph, known: KnownForms) -> dict[tuple[fx.Node, ...], float]:
+    """The runs of up to six calls of a graph, and what they are predicted to take."""
+    cost = PredictedCost(DEVICE, partition(graph).traits, known=known)
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    runs = [tuple(calls[start : start + length]) for length in range(1, 7) for start in range(len(calls) - length + 1)]
+    return {run: cost.of_program(run) for run in runs}
+
+
+def test_equal_layers_are_predicted_once_and_alike() -> None:
+    four, eight = KnownForms(), KnownForms()
+    _groups(_layered(4), four)
+    graph = _layered(8)
+    predicted = _groups(graph, eight)
+    assert len(four.seconds) == len(eight.seconds) < len(predicted) / 2
+    traits = partition(graph).traits
+    assert all(PredictedCost(DEVICE, traits).of_program(run) == seconds for run, seconds in predicted.items())
+
+
+def test_programs_are_told_apart_by_who_reads_them_and_by_what_was_measured() -> None:
+    def twice(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        first, second = x @ w, y @ w
+        return [first.sum(-1), second.sum(-1), second]
+
+    inputs = torch.empty(4096, 64), torch.empty(4096, 64), torch.empty(64, 512)
+    with torch.no_grad():
+        graph = make_fx(twice, tracing_mode="fake")(*inputs).graph
+    traits = partition(graph).traits
+    products, sums = ([node for node in graph.nodes if node.target is target] for target in MATMUL_AND_SUM)
+    cost = PredictedCost(DEVICE, traits)
+    unread, read = (cost.of_program(pair) for pair in zip(products, sums, strict=True))
+    assert unread < read / 2
+    slow = PredictedCost(DEVICE, traits, {products[1]: Measured(1.0, 1.0)}, cost.known)
+    assert slow.of_program((products[1],)) > 0.9 > slow.of_program((products[0],))
 
 
 def test_a_product_that_vanishes_takes_nothing_however_long_it_was_measured_to() -> None:

@@ -24,7 +24,7 @@ from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
-from mugraph.pieces.predicted_cost import Measured, PredictedCost
+from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONGEST
 from mugraph.support.deadline import Deadline
@@ -56,6 +56,8 @@ class Joiner:
     refused: set[frozenset[fx.Node]] = field(default_factory=set)
     """Calls that need not be tried as one program again."""
     programs: dict[str, tuple[Graph, list[int]]] = field(default_factory=dict)
+    known: KnownForms = field(default_factory=KnownForms)
+    """What programs were predicted to take."""
 
     def joins(self, traits: Container[fx.Node]) -> bool:
         """Whether anything is joined: only where it can be seen which steps are faster, and where calls without `traits` may draw
@@ -118,7 +120,7 @@ class Joiner:
         return {piece: steps[join] for join, piece in pieces.items() if piece is not None}
 
     def _cost(self, whole: Partition) -> PredictedCost:
-        return PredictedCost(device_for(self.optimizer.options.target), whole.traits, self._measured(whole))
+        return PredictedCost(device_for(self.optimizer.options.target), whole.traits, self._measured(whole), self.known)
 
     def _measured(self, whole: Partition) -> dict[fx.Node, Measured]:
         """What linear layers take that the library or PyTorch runs, as far as that was measured."""

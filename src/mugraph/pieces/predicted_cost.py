@@ -36,16 +36,61 @@ class Measured:
     """By whoever is the fastest at it: kernels of programs are not expected to be faster, beyond what they save of traffic."""
 
 
+@dataclass(slots=True)
+class KnownForms:
+    """Seconds of programs by their forms, on one device: equal layers are looked at once."""
+
+    seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
+    numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+    """Of what can be said of a call, and of a tensor from outside, in the order in which they were met."""
+
+    def number(self, *said: object) -> int:
+        """The number of what is said."""
+        return self.numbers.setdefault(said, len(self.numbers))
+
+
 @dataclass(frozen=True, slots=True)
 class PredictedCost:
-    """Predicts seconds of calls on a device; `traits` has those that programs can express, `measured` those that were timed."""
+    """Predicts seconds of calls on a device; `traits` has those that programs can express, `measured` those that were timed.
+
+    `known` may be shared with other costs on the same device.
+    """
 
     device: Device
     traits: Mapping[fx.Node, Traits]
     measured: Mapping[fx.Node, Measured] = field(default_factory=dict)
+    known: KnownForms = field(default_factory=KnownForms, compare=False)
+    _kinds: dict[fx.Node, int] = field(default_factory=dict, init=False, compare=False)
 
     def of_program(self, nodes: Sequence[fx.Node]) -> float:
         """Seconds of calls, in topological order, as one program."""
+        form = self._form(nodes)
+        seconds = self.known.seconds.get(form)
+        if seconds is None:
+            seconds = self.known.seconds[form] = self._of_program(nodes)
+        return seconds
+
+    def _form(self, nodes: Sequence[fx.Node]) -> tuple[object, ...]:
+        """All that what calls take as one program depends on: what each is, what it reads, and who reads it."""
+        places = {node: place for place, node in enumerate(nodes)}
+        outside: dict[fx.Node, int] = {}
+        form: list[object] = []
+        for node in nodes:
+            read = [places.get(source, -1) for source in node.all_input_nodes]
+            others = [source for source, place in zip(node.all_input_nodes, read, strict=True) if place < 0]
+            beyond = [outside.setdefault(source, len(outside)) for source in others]
+            readers = frozenset(places.get(user, -1) for user in node.users)
+            form.append((self._kind(node), *read, *beyond, readers))
+        return (*form, *(self.known.number(bytes_of(source)) for source in outside))
+
+    def _kind(self, node: fx.Node) -> int:
+        """What a call is by itself, as a number."""
+        if node not in self._kinds:
+            sizes = bytes_of(node), bytes_of_call(node)
+            self._kinds[node] = self.known.number(self.traits.get(node), _dtype(node), *sizes, self.measured.get(node))
+        return self._kinds[node]
+
+    def _of_program(self, nodes: Sequence[fx.Node]) -> float:
         vanishing, reduced = self._vanishing(nodes), self._reduced(nodes)
         stored = reduced - vanishing
         if not stored:
