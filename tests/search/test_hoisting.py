@@ -169,6 +169,6 @@ def test_a_result_that_one_kernel_writes_and_another_stores_has_two_places() -> 
 def test_the_program_as_written_is_not_searched_where_its_other_form_leaves_nothing_to_win() -> None:
     graph = written(lambda x, w: relu(x * 3) + w, (512, 512), (512, 512))
     both, one = (search(graph, device_for("cpu"), budget=20, options=Options(least_gain=gain)) for gain in (0.0, 0.1))
-    assert one.settled
+    assert one.report.settled
     assert one.report.tiers[0].closures == both.report.tiers[0].closures / 2
     assert one.candidates[0].cost == both.candidates[0].cost

@@ -303,8 +303,8 @@ def test_finer_tiers_are_left_out_where_nothing_can_win_as_much_as_is_worth_it()
     everything = search(graph, CPU, budget=20)
     enough = search(graph, CPU, budget=20, options=Options(least_gain=0.1))
     assert everything.report.exhausted
-    assert not everything.settled
-    assert enough.settled
+    assert not everything.report.settled
+    assert enough.report.settled
     assert enough.report.gain_left is not None
     assert enough.report.gain_left < 0.1
     assert [tier.closures > 0 for tier in enough.report.tiers] == [True, *[False] * (len(enough.report.tiers) - 1)]
@@ -318,7 +318,7 @@ def test_finer_tiers_are_searched_where_they_may_win() -> None:
     x, y, z = (program.input(name, (512, 512)) for name in "xyz")
     graph = finished(program, x @ z + y @ z)
     best, quick = (search(graph, CPU, budget=20, options=Options(least_gain=gain)) for gain in (0.0, 0.1))
-    assert not quick.settled
+    assert not quick.report.settled
     assert quick.candidates[0].cost == best.candidates[0].cost
     assert [node.op for node in quick.candidates[0].graph.kernels()] == ["graph_defined", "matmul"]
 
@@ -329,9 +329,9 @@ def test_what_can_be_won_is_not_known_in_a_space_or_under_masks() -> None:
     x, mask = program.input("x", (64, 4096)), program.input("mask", (64, 4096))
     graph = finished(program, (x + mask).softmax(-1))
     options, hidden = Options(least_gain=0.9), {"mask": np.tri(64, 4096, k=-64, dtype=bool)}
-    assert search(graph, CPU, budget=20, options=options).settled
-    assert not search(graph, CPU, budget=20, options=options, hidden=hidden).settled
-    assert not search(graph, CPU, budget=20, options=options, space=SearchSpace(loops=(4,))).settled
+    assert search(graph, CPU, budget=20, options=options).report.settled
+    assert not search(graph, CPU, budget=20, options=options, hidden=hidden).report.settled
+    assert not search(graph, CPU, budget=20, options=options, space=SearchSpace(loops=(4,))).report.settled
 
 
 def test_a_closure_cut_short_is_not_called_exhausted() -> None:

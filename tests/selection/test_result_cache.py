@@ -121,11 +121,11 @@ def test_modes_say_whether_to_search(store: Store, searches: list[Any]) -> None:
 
 
 def test_a_longer_budget_is_used_unless_the_search_had_ended(store: Store, searches: list[Any]) -> None:
-    assert optimized(cache=store, budget=60.0).report.exhausted
+    assert optimized(cache=store, budget=60.0).report.search["settled"]
     assert optimized(cache=store).report.recalled
 
     def unfinished(document: dict[str, Any]) -> None:
-        document["report"]["search"]["exhausted"] = False
+        document["report"]["search"]["settled"] = False
 
     change(store, unfinished)
     assert optimized(cache=store, budget=30.0).report.recalled

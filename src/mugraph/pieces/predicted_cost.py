@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import fx
 
@@ -40,13 +41,21 @@ class Measured:
 class KnownForms:
     """Seconds of programs by their forms, on one device: equal layers are looked at once."""
 
-    seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
+    seconds: dict[tuple[int, ...], float] = field(default_factory=dict)
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
-    """Of what can be said of a call, and of a tensor from outside, in the order in which they were met."""
+    """Of what can be said of a call by itself, in the order in which it was met."""
 
     def number(self, *said: object) -> int:
         """The number of what is said."""
         return self.numbers.setdefault(said, len(self.numbers))
+
+
+class _Call(NamedTuple):
+    """The number of what a call is by itself, what it reads, and the bytes that it gives."""
+
+    kind: int
+    sources: tuple[fx.Node, ...]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class PredictedCost:
     traits: Mapping[fx.Node, Traits]
     measured: Mapping[fx.Node, Measured] = field(default_factory=dict)
     known: KnownForms = field(default_factory=KnownForms, compare=False)
-    _kinds: dict[fx.Node, int] = field(default_factory=dict, init=False, compare=False)
+    _calls: dict[fx.Node, _Call] = field(default_factory=dict, init=False, compare=False)
 
     def of_program(self, nodes: Sequence[fx.Node]) -> float:
         """Seconds of calls, in topological order, as one program."""
@@ -70,25 +79,34 @@ class PredictedCost:
             seconds = self.known.seconds[form] = self._of_program(nodes)
         return seconds
 
-    def _form(self, nodes: Sequence[fx.Node]) -> tuple[object, ...]:
-        """All that what calls take as one program depends on: what each is, what it reads, and who reads it."""
-        places = {node: place for place, node in enumerate(nodes)}
+    def _form(self, nodes: Sequence[fx.Node]) -> tuple[int, ...]:
+        """All that what calls take as one program depends on: what each is, what it reads, and whether others read it."""
+        places: dict[fx.Node, int] = {}
         outside: dict[fx.Node, int] = {}
-        form: list[object] = []
-        for node in nodes:
-            read = [places.get(source, -1) for source in node.all_input_nodes]
-            others = [source for source, place in zip(node.all_input_nodes, read, strict=True) if place < 0]
-            beyond = [outside.setdefault(source, len(outside)) for source in others]
-            readers = frozenset(places.get(user, -1) for user in node.users)
-            form.append((self._kind(node), *read, *beyond, readers))
-        return (*form, *(self.known.number(bytes_of(source)) for source in outside))
+        readers = [0] * len(nodes)
+        form = [len(nodes)]
+        for place, node in enumerate(nodes):
+            call = self._call(node)
+            form.append(call.kind)
+            for source in call.sources:
+                if source in places:
+                    readers[places[source]] += 1
+                    form.append(places[source])
+                else:
+                    form.append(-1 - outside.setdefault(source, len(outside)))
+            places[node] = place
+        form += [len(node.users) > inside for node, inside in zip(nodes, readers, strict=True)]
+        form += [self._call(source).size for source in outside]
+        return tuple(form)
 
-    def _kind(self, node: fx.Node) -> int:
-        """What a call is by itself, as a number."""
-        if node not in self._kinds:
-            sizes = bytes_of(node), bytes_of_call(node)
-            self._kinds[node] = self.known.number(self.traits.get(node), _dtype(node), *sizes, self.measured.get(node))
-        return self._kinds[node]
+    def _call(self, node: fx.Node) -> _Call:
+        """A call or an input by itself."""
+        if node not in self._calls:
+            sources, size = tuple(node.all_input_nodes), bytes_of(node)
+            traits, measured = self.traits.get(node), self.measured.get(node)
+            said = traits, measured, _dtype(node), size, bytes_of_call(node), len(sources), bool(node.users)
+            self._calls[node] = _Call(self.known.number(*said), sources, size)
+        return self._calls[node]
 
     def _of_program(self, nodes: Sequence[fx.Node]) -> float:
         vanishing, reduced = self._vanishing(nodes), self._reduced(nodes)

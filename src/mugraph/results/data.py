@@ -65,6 +65,7 @@ _SEARCH = {
     "pruned": {str: int},
     "paddings": [str],
     "not_searched": [str],
+    "settled": bool,
     "tiers": [
         {
             **dict.fromkeys(("closures", "states", "edges", "derivations"), int),

@@ -78,8 +78,6 @@ class SearchResult:
     report: SearchReport
     in_range: bool = True
     """Whether some candidate, as far as can be told, keeps the range of numbers where the program does."""
-    settled: bool = False
-    """Whether no muGraph can be so much better than such a candidate that it would be worth looking for."""
 
 
 @dataclass
@@ -121,8 +119,6 @@ class Search:
         self.dtype = self.program.output_tensors[0].dtype
         self.report = SearchReport(max_kernels=self.options.max_kernels, block_operators=self.options.block_operators)
         self.best: dict[Plan, float] = {}
-        self.settled = False
-        """Whether no muGraph can be so much better than what was found that it would be worth looking for."""
         self.early: set[Plan] = set()
         """Plans offered before the coarsest tier was searched, which it has not come to yet. They bound nothing there: what is as
         fast would not be found again."""
@@ -195,7 +191,7 @@ class Search:
         self.report.seconds = time.perf_counter() - self.started
         if not candidates and time.perf_counter() > self.deadline:
             raise BudgetExceeded(f"no muGraph was found within {self.budget:g} s; raise the budget")
-        return SearchResult(candidates, self.report, any(map(self._in_range, self.best)), self.settled)
+        return SearchResult(candidates, self.report, any(map(self._in_range, self.best)))
 
     def _run_tiers(self) -> None:
         coarsest, *finer = distinct_tiers(self.axes)
@@ -207,7 +203,7 @@ class Search:
             self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early} or self.best
         self.early.clear()
         for number, tier in enumerate(finer, start=1):
-            if self.settled:
+            if self.report.settled:
                 break
             if self.budget is None:
                 seconds = self.options.finer_tier_seconds
@@ -275,8 +271,8 @@ class Search:
         self.best.setdefault(plan, plan.seconds)
         if self.plans.give_up < math.inf and self._in_range(plan):
             self.plans.give_up = math.inf
-        if not self.settled and self._settles(plan):
-            self.settled = True
+        if not self.report.settled and self._settles(plan):
+            self.report.settled = True
             if self.budget is not None:
                 self.kernels.deadline = min(self.kernels.deadline, self.kernels.now() + _SETTLED_SECONDS)
         if self.report.first_found_seconds is None:

@@ -369,7 +369,7 @@ def _searched(program: Graph, asked: _Request, patience: float = 1.0) -> SearchR
     started, results = time.perf_counter(), list[SearchResult]()
     with suppress(BudgetExceeded, UndefinedInField, RecursionError):
         results.append(form(budget and budget / 2, hoisting=True).run())
-    if not any(result.report.interrupted or result.settled for result in results):
+    if not any(result.report.interrupted or result.report.settled for result in results):
         left = None if budget is None else max(0.0, budget - (time.perf_counter() - started))
         try:
             results.append(form(left, hoisting=False).run())
@@ -381,7 +381,7 @@ def _searched(program: Graph, asked: _Request, patience: float = 1.0) -> SearchR
         found[candidate.graph] = min(candidate.cost, found.get(candidate.graph, candidate.cost))
     candidates = [Proposal(graph, cost) for graph, cost in sorted(found.items(), key=lambda item: item[1])]
     report = combined([result.report for result in results], segments=0)
-    return SearchResult(candidates, report, any(result.in_range for result in results), any(result.settled for result in results))
+    return SearchResult(candidates, report, any(result.in_range for result in results))
 
 
 @dataclass

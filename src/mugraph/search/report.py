@@ -119,6 +119,8 @@ class SearchReport:
     block_operators: int = 0
     max_kernels: int = 0
     interrupted: bool = False
+    settled: bool = False
+    """Whether no muGraph can be so much better than what was found that it would be worth looking for."""
     refused: str | None = None
     """Why the program was not searched at all."""
     segments: int = 0
@@ -230,6 +232,7 @@ def combined(reports: Sequence[SearchReport], segments: int) -> SearchReport:
         block_operators=max((report.block_operators for report in reports), default=0),
         max_kernels=max((report.max_kernels for report in reports), default=0),
         interrupted=any(report.interrupted for report in reports),
+        settled=not segments and any(report.settled for report in reports),
         segments=segments,
         best_seconds=None if segments else min((r.best_seconds for r in reports if r.best_seconds is not None), default=None),
         least_seconds=None if segments else min((r.least_seconds for r in reports if r.least_seconds is not None), default=None),

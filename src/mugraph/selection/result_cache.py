@@ -202,7 +202,8 @@ def _raise_if(wrong: str) -> None:
 def _unhurried(document: Mapping[str, Any]) -> bool:
     """Whether more time would have changed nothing."""
     kept, report = document["budget"], document["report"]
-    return kept is None or bool(report["search"]["exhausted"] and _UNHURRIED * report["total_seconds"] <= kept)
+    ended = report["search"]["exhausted"] or report["search"].get("settled", False)
+    return kept is None or bool(ended and _UNHURRIED * report["total_seconds"] <= kept)
 
 
 @functools.cache
