@@ -25,6 +25,7 @@ from mugraph.runtime.benchmarking import Duel
 from mugraph.search import Proposal as Proposal
 from mugraph.search import SearchReport, SearchResult
 from mugraph.selection import qualification
+from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event
 
 
@@ -239,6 +240,31 @@ def test_programs_of_a_thousand_operators_have_kernels() -> None:
     assert "segments" in opt.report.exhausted_what
     assert opt.found
     np.testing.assert_array_equal(opt(np.zeros(x.shape, np.float32)), np.full(x.shape, 1000, np.float32))
+
+
+def stream(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    """For each weight a product and ten operators around it, all of them added to what came in."""
+    for weight in weights:
+        norm = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+        x = x + torch.tanh((x * norm) @ weight) * 0.5
+    return x
+
+
+@pytest.mark.parametrize(("layers", "share"), [(1, 1.0), (4, 0.6), (12, 0.3)])
+def test_the_longer_a_function_the_more_time_its_pieces_have(monkeypatch: pytest.MonkeyPatch, layers: int, share: float) -> None:
+    class Asked(Exception):
+        """A program was searched as a whole."""
+
+    def whole(problem: object, settings: object, deadline: Deadline, tell: object) -> None:
+        given.append(deadline.budget)
+        raise Asked
+
+    given: list[float | None] = []
+    monkeypatch.setattr("mugraph.api.superoptimized", whole)
+    arguments = [torch.randn(4, 16), *(torch.randn(16, 16) for _ in range(layers))]
+    with pytest.raises(Asked):
+        mugraph.superoptimize(stream, arguments, budget=600, profile=False, cache="off")
+    assert given == [pytest.approx(600 * share, rel=0.1)]
 
 
 def test_programs_too_deep_for_the_search_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

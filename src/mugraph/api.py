@@ -28,6 +28,7 @@ from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.executors import Workers
+from mugraph.search.long_programs import LONG
 from mugraph.selection.proposals import Engine, engine_of
 from mugraph.selection.qualification import Contestant, Evidence, Qualifier
 from mugraph.selection.whole_programs import (
@@ -451,6 +452,8 @@ _FOR_THE_WHOLE = 0.6
 """The part of a budget for a program with parts of tensors, or of more than _SHORT operators, as a whole: where nothing is found,
 its pieces have the rest."""
 _SHORT = 24
+_FOR_A_LONG_WHOLE = 0.3
+"""That part for one of more than LONG operators: every candidate has the kernels of many segments to be compiled and proved."""
 _WHOLE = 4
 """Contractions of a program with parts of tensors, beyond which its pieces are searched one by one."""
 
@@ -476,7 +479,11 @@ def _may_be_divided(program: Graph) -> bool:
 
 
 def _share_of_whole(program: Graph) -> float:
-    return _FOR_THE_WHOLE if has_parts(program) or len(program.kernels()) > _SHORT else 1.0
+    """The part of a budget for a program as a whole, if its pieces may have the rest."""
+    operators = len(program.kernels())
+    if operators > LONG:
+        return _FOR_A_LONG_WHOLE
+    return _FOR_THE_WHOLE if has_parts(program) or operators > _SHORT else 1.0
 
 
 def _recorded(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[RecordedCall, ExampleInputs]:
