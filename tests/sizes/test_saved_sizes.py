@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -20,6 +19,8 @@ from mugraph.checker.size_ranges import check_sizes
 from mugraph.cli.sizes_check import check_range
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.sizes.dynamic_results import superoptimized_for_sizes
+
+from .saved_folders import changed, with_another
 
 BATCH = Dim("batch", 1, 20)
 
@@ -97,20 +98,6 @@ def test_the_command_asks_whose_function_it_is(folder: Path, tmp_path: Path, cap
         assert "function  refused" in capsys.readouterr().out
 
 
-def changed(folder: Path, to: Path, name: str, change: Callable[[Any], None]) -> Path:
-    """A copy with another document, and the hashes that it has."""
-    shutil.copytree(folder, to)
-    file = to / name
-    document = json.loads(file.read_text())
-    change(document)
-    file.write_text(json.dumps(document))
-    manifest = to / "mugraph.json"
-    listed = json.loads(manifest.read_text())
-    listed["files"][name] = hashlib.sha256(file.read_bytes()).hexdigest()
-    manifest.write_text(json.dumps(listed))
-    return to
-
-
 def test_another_axis_is_rejected(folder: Path, tmp_path: Path) -> None:
     wrong = changed(folder, tmp_path / "w", "sizes.json", lambda document: document.update(inputs=[None, 0]))
     with pytest.raises(Rejected, match="does not take inputs of that size where"):
@@ -123,17 +110,7 @@ def test_another_axis_is_rejected(folder: Path, tmp_path: Path) -> None:
 def test_a_program_of_another_function_is_rejected(folder: Path, tmp_path: Path) -> None:
     """At one size of the table there is a result of its own right, of another function."""
     other = made(lambda x, w: {"y": torch.softmax(x @ w, -1) * 2, "n": 2}, (torch.randn(4, 16), torch.randn(16, 24)), 8)
-    mixed = tmp_path / "mixed"
-    shutil.copytree(folder, mixed)
-    shutil.rmtree(mixed / "sizes" / "8")
-    other.table[8,].save(mixed / "sizes" / "8")
-    listed = json.loads((mixed / "mugraph.json").read_text())
-    listed["files"] = {
-        file.relative_to(mixed).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in mixed.rglob("*")
-        if file.is_file() and file != mixed / "mugraph.json"
-    }
-    (mixed / "mugraph.json").write_text(json.dumps(listed))
+    mixed = with_another(folder, tmp_path / "mixed", "sizes/8", other.table[8,].save)
     with pytest.raises(Undecided, match=r"sizes (2|8) and 20"):
         check_sizes(mixed)
     with pytest.raises(InvalidInput, match="size 8 is not that of the others"):

@@ -64,28 +64,26 @@ def read(folder: Path) -> SavedFiles:
     return SavedFiles(manifest, contents)
 
 
-def read_sizes(folder: Path) -> tuple[Json, dict[int, Path]]:
-    """What a folder with a range of sizes says of it, and the folders of its results by size.
+def read_range(folder: Path, kind: str) -> tuple[Json, dict[int, Path]]:
+    """What a folder with a range of sizes says of it, and the folders of its results by size: of the `kind` "sizes", or
+    "capacities", after which the document and the folder of the results are called, too.
 
     Raises Rejected where a file of its own was changed; those of the results are for `read`.
     """
-    manifest = _object(MANIFEST, _content(folder, MANIFEST))
+    manifest, document = _object(MANIFEST, _content(folder, MANIFEST)), f"{kind}.json"
     require_format(MANIFEST, manifest.get("format"), _FORMAT)
     listed = manifest.get("files")
-    if manifest.get("kind") != "sizes" or not isinstance(listed, dict) or _SIZES not in listed:
+    if manifest.get("kind") != kind or not isinstance(listed, dict) or document not in listed:
         raise Rejected(f"{MANIFEST}: it is not that of a range of sizes")
     names = {name: PurePosixPath(name).parts for name in listed}
-    sizes = {parts[1] for parts in names.values() if len(parts) > 2 and parts[0] == "sizes"}
+    sizes = {parts[1] for parts in names.values() if len(parts) > 2 and parts[0] == kind}
     if not sizes or not all(size.isdecimal() and size == str(int(size)) and int(size) > 0 for size in sizes):
         raise Rejected(f"{MANIFEST}: it lists no results by size")
-    own = {_SIZES, *(f"sizes/{size}/{MANIFEST}" for size in sizes)}
+    own = {document, *(f"{kind}/{size}/{MANIFEST}" for size in sizes)}
     for name in own:
         if name not in listed or hashlib.sha256(_content(folder, name)).hexdigest() != listed[name]:
             raise Rejected(f"{name}: changed after it was saved, or not listed in the manifest")
-    return _object(_SIZES, _content(folder, _SIZES)), {int(size): folder / "sizes" / size for size in sorted(sizes, key=int)}
-
-
-_SIZES = "sizes.json"
+    return _object(document, _content(folder, document)), {int(size): folder / kind / size for size in sorted(sizes, key=int)}
 
 
 def graph_digest(document: Json) -> str:

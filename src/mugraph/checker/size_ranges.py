@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.lookups import places_with_lookups, with_inputs_for_lookups
-from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_sizes
+from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_range
 from mugraph.checker.slice_axes import cut_axis
 
 
@@ -21,7 +21,7 @@ def check_sizes(folder: Path) -> tuple[int, ...]:
     Raises Rejected, naming what is wrong, and Undecided where the slices are not one graph as they are written.
     """
     try:
-        document, places = read_sizes(folder)
+        document, places = read_range(folder, "sizes")
         dims = document["inputs"]
         low, high = document["dimension"]["low"], document["dimension"]["high"]
         if not all(low <= size <= high for size in places):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mugraph.checker import Part, Rejected, Status, Undecided
 from mugraph.checker.size_ranges import check_sizes
@@ -16,8 +18,11 @@ from mugraph.frontend import require_torch
 from mugraph.frontend.calling import arguments_of
 from mugraph.ir.program import Program
 from mugraph.ir.serialize import graph_from_json
+from mugraph.sizes.dims import Declared, Dim
 
-_NOBODYS = Part(
+R = TypeVar("R")
+
+NOBODYS = Part(
     Status.NOT_CHECKED, "nothing in a folder says whose function it is at other sizes; `--certificate DIR FILE.py:f` does"
 )
 
@@ -34,10 +39,10 @@ def check_range(folder: Path, word: str | None, rounds: int | None, json_output:
         sizes = check_sizes(folder)
         told = ", ".join(map(str, sizes))
         parts = {"slices": Part(Status.CHECKED, f"programs and muGraphs at sizes {told} are one program of each slice")}
-        parts["function"] = _NOBODYS if word is None else _function(word, saved, programs)
+        parts["function"] = NOBODYS if word is None else _function(word, saved, programs)
     except Rejected as error:
         status = Status.NOT_CHECKED if isinstance(error, Undecided) else Status.REFUSED
-        parts = {"slices": Part(status, str(error)), "function": _NOBODYS}
+        parts = {"slices": Part(status, str(error)), "function": NOBODYS}
     except MugraphError as error:
         parts = {"slices": Part(Status.REFUSED, str(error))}
     what = f"results at {len(programs)} sizes, which cover all others"
@@ -47,22 +52,14 @@ def check_range(folder: Path, word: str | None, rounds: int | None, json_output:
 def _function(word: str, saved: object, programs: dict[Path, CheckedProgram]) -> Part:
     """Whether a function acts on slices at every size of the range, and these programs are what it is of each."""
     from mugraph.frontend.symbolic_axis import SizeMatters
-    from mugraph.sizes.dims import Declared, Dim
     from mugraph.sizes.saved_sizes import SavedSizes
     from mugraph.sizes.sliced_functions import sliced_function
 
     assert isinstance(saved, SavedSizes)
-    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
-        subject = resolve(word)
-        if isinstance(subject.function, Program) or subject.inputs is None:
-            raise InvalidInput(f"{word} is no function of PyTorch")
-        dynamic: dict[int | str, dict[int, Dim]] = {}
-        for argument, position in saved.dynamic:
-            dynamic.setdefault(argument, {})[position] = saved.dim
-        try:
-            sliced = sliced_function(subject.function, Declared.of(dynamic), *arguments_of(subject.inputs))
-        except SizeMatters as error:
-            return Part(Status.REFUSED, f"{word} is not what it is of each slice at every size: {error}")
+    try:
+        sliced = recorded_again(sliced_function, word, saved.dim, saved.dynamic)
+    except SizeMatters as error:
+        return Part(Status.REFUSED, f"{word} is not what it is of each slice at every size: {error}")
     for place, each in programs.items():
         files = each.examination.saved
         if files is None or not sliced.is_program_of(graph_from_json(files.document("program.json"))):
@@ -70,3 +67,20 @@ def _function(word: str, saved: object, programs: dict[Path, CheckedProgram]) ->
     return Part(
         Status.CHECKED, f"recorded again, it acts on slices {sliced.claim.partition(':')[0]}, and is these programs of each"
     )
+
+
+def recorded_again(
+    by: Callable[[Callable[..., Any], Declared, Sequence[Any], Mapping[str, Any]], R],
+    word: str,
+    dim: Dim,
+    dynamic: Iterable[tuple[int | str, int]],
+) -> R:
+    """What `by` makes of a function that a word names, with a dimension in these places of its arguments; raises SizeMatters."""
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
+        subject = resolve(word)
+        if isinstance(subject.function, Program) or subject.inputs is None:
+            raise InvalidInput(f"{word} is no function of PyTorch")
+        declared: dict[int | str, dict[int, Dim]] = {}
+        for argument, position in dynamic:
+            declared.setdefault(argument, {})[position] = dim
+        return by(subject.function, Declared.of(declared), *arguments_of(subject.inputs))

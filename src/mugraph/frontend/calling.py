@@ -18,6 +18,14 @@ from mugraph.ir.graph import Graph, Shape
 from mugraph.support.picking import picked
 
 
+class Arranging(Protocol):
+    """How outputs are arranged."""
+
+    def unflatten(self, outputs: Sequence[Any]) -> Any:
+        """The outputs in the structure the function returns."""
+        ...
+
+
 class Calling(Protocol):
     """How a program is called; `mugraph.frontend.Traced` is one for PyTorch callables."""
 
@@ -141,7 +149,7 @@ class _Slot:
         return _Slot(self.number, copied=True)
 
 
-def structure_of(calling: Calling, outputs: int) -> Any:
+def structure_of(calling: Arranging, outputs: int) -> Any:
     """What `calling` makes of its outputs, as JSON: {'output': number}, {'copy': number} and {'constant': value} inside
     {'tuple': [...]}, {'list': [...]} and {'dict': {...}}.
 

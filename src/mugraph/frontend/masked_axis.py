@@ -48,11 +48,10 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedGraph:
-    """A graph that reads, behind the inputs of the one it is made of, booleans that say which slots are meant, and sizes as
-    numbers."""
+class SlotPlaces:
+    """Where inputs and outputs of a masked graph have the axis, and what it reads behind its inputs: booleans that say which
+    slots are meant, and sizes as numbers."""
 
-    module: fx.GraphModule
     inputs: tuple[Place | None, ...]
     """By input of the original; None where it has no axis."""
     slots: tuple[Slots, ...]
@@ -66,6 +65,13 @@ class MaskedGraph:
         """How much larger than the symbol the axis gets."""
         places = [place.more for place in (*self.inputs, *self.outputs) if place is not None]
         return max(*places, *(slots.end for slots in self.slots))
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedGraph(SlotPlaces):
+    """A graph that reads, behind the inputs of the one it is made of, what is said of slots and sizes."""
+
+    module: fx.GraphModule
 
 
 def masked(graph: fx.Graph, tensors: dict[str, Any] | torch.nn.Module, watched: Collection[fx.Node] = ()) -> MaskedGraph:
@@ -148,7 +154,7 @@ class _Masking:
     def result(self, tensors: dict[str, Any] | torch.nn.Module) -> MaskedGraph:
         """The graph, to which nothing is added any more."""
         module = fx.GraphModule(tensors, self._in_order())
-        return MaskedGraph(module, tuple(self.inputs), tuple(self.slots), tuple(self.counts), tuple(self.outputs))
+        return MaskedGraph(tuple(self.inputs), tuple(self.slots), tuple(self.counts), tuple(self.outputs), module)
 
     def _in_order(self) -> fx.Graph:
         """The graph with all inputs before everything else, and those of slots before those of counts."""

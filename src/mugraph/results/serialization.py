@@ -46,6 +46,8 @@ ONE_PROGRAM = "program"
 """The kind of folders that hold a program and its muGraph."""
 RANGE = "sizes"
 """The kind of those that hold programs at several sizes (`mugraph.sizes.saved_sizes`)."""
+CAPACITIES = "capacities"
+"""The kind of those that hold masked programs at several capacities (`mugraph.sizes.saved_capacities`)."""
 _LARGEST = 2**28
 """Bytes of a file: far more than any result has."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mugraph.frontend.masked_axis import MaskedGraph, Place, Slots
+from mugraph.frontend.masked_axis import Place, SlotPlaces, Slots
 from mugraph.host.arrays import torch_arrays
 
 _NEAREST = 0.75
@@ -32,7 +32,7 @@ class AtCapacity:
 
     def __init__(
         self,
-        graph: MaskedGraph,
+        graph: SlotPlaces,
         capacity: int,
         run: Callable[..., Sequence[Any]],
         device: torch.device,

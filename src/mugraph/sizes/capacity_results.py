@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_unflatten
 from mugraph.errors import InvalidInput
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import measure, quickest
-from mugraph.sizes.capacities import AtCapacity, capacities
-from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, between
-from mugraph.sizes.growing_kernels import GrowingCall, growing_call, short_iterations
+from mugraph.sizes.capacities import capacities
+from mugraph.sizes.capacity_calls import CapacityCalls
+from mugraph.sizes.chunk_plans import ChunkPlan, between
+from mugraph.sizes.growing_kernels import GrowingCall, short_iterations
 from mugraph.sizes.masked_functions import MaskedFunction
 from mugraph.support.deadline import Deadline
 
@@ -26,61 +27,45 @@ _SMALLEST = 32
 _TRIED = 0.75
 """Of the time that is left, what a part of the search space may take where another one is tried behind it."""
 _ROUNDS, _SECONDS = 30, 1.0
-"""In which a capacity is timed beside the function, and how long at most."""
+"""In which capacities are timed beside the function, and how long at most."""
 
 Optimize = Callable[..., Superoptimized]
 
 
 @dataclass
-class CapacityTable:
+class CapacityTable(CapacityCalls[MaskedFunction]):
     """Kernels of a few capacities for a function that is one masked graph at every size.
 
-    `kernels` are those that nothing reaches but what is held; `seconds` what calls take that are just too large for the next
-    smaller capacity, `own` what the function takes at such sizes (empty where nothing is measured).
+    `own` has what the function takes at some sizes; it is empty where nothing is measured.
     """
 
-    masked: MaskedFunction
-    fn: Callable[..., Any]
-    kernels: dict[int, Superoptimized] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
+    fn: Callable[..., Any] = field(kw_only=True)
     own: dict[int, float] = field(default_factory=dict)
-    in_place: dict[int, GrowingCall] = field(default_factory=dict, repr=False)
-    """What runs the kernels of a capacity on tensors that are not put into slots, of those for which there is such a thing."""
-    _calls: dict[int, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
-    """What runs each capacity: all sizes that one holds share its memory."""
 
     def fill(self, optimize: Optimize, settings: Mapping[str, Any], deadline: Deadline) -> None:
-        """Search at the largest capacity, and take its muGraph over to the others as long as there is time."""
+        """Search at the largest capacity, take its muGraph over to the others while there is time, and time what was found."""
         dim, graph = self.masked.dim, self.masked.graph
         settings = {**settings, "like": None, "constants": ()}  # whose names are those of the function's arguments
         wanted = list(capacities(dim.low, dim.high, graph.more, _SMALLEST))
-        like = None
         for number, capacity in enumerate(wanted):
-            if number and deadline.passed:
-                return
-            share = 0.5 if not number else 1 / (len(wanted) - number)
-            made = self._fitting(optimize, capacity, {**settings, "like": like}, Deadline(deadline.share(share)))
-            if made is None:
-                continue
+            if not number or not deadline.passed:
+                share = 0.5 if not number else 1 / (len(wanted) - number)
+                self._add(optimize, capacity, settings, Deadline(deadline.share(share)))
+        if settings.get("profile", True) and any(made.executable.machine.available for made in self.kernels.values()):
+            self._measure()
+
+    def _add(self, optimize: Optimize, capacity: int, settings: Mapping[str, Any], deadline: Deadline) -> None:
+        """Add kernels of a capacity, of the form of those for the next larger one if that has any."""
+        like = self.kernels[min(self.kernels)].graph if self.kernels else None
+        made = self._fitting(optimize, capacity, {**settings, "like": like}, deadline)
+        if made is not None:
             timed = settings.get("profile", True) and made.executable.machine.available
-            made, in_place = self._in_place(capacity, made, timed)
-            if self._is_sound(capacity, made):
-                self.kernels[capacity] = made
-                self._take_in_place(capacity, in_place)
-                like = made.graph
-                if timed:
-                    self._measure(capacity, max(dim.low, _least(wanted, number, dim.low)))
+            self.take(capacity, *self._in_place(capacity, made, timed))
 
     def plan(self, size: int) -> ChunkPlan:
-        """How a size is run: by the kernels of one capacity, or by the function itself."""
+        """How a size is run: by the kernels of one capacity, or by the function itself, whatever was measured to be faster."""
         self.masked.dim.check(size)
-        own = ChunkPlan((), between(self.own, size))
-        holding = [capacity for capacity in self.kernels if capacity >= size]
-        if not holding:
-            return own
-        capacity = min(holding)
-        kernels = ChunkPlan((Chunk(0, capacity),), self.seconds.get(capacity, 0.0))
-        return min(kernels, own, key=lambda plan: plan.seconds)
+        return min([*self.plans(size), ChunkPlan((), between(self.own, size))], key=lambda plan: plan.seconds)
 
     def run(self, size: int) -> Callable[..., Any]:
         """What answers calls of that size; raises ShapeMismatch and InvalidInput as the results do."""
@@ -88,31 +73,6 @@ class CapacityTable:
         if not chunks:
             return self.fn
         return self.at(chunks[0].size)
-
-    def at(self, capacity: int) -> Callable[..., Any]:
-        """What runs calls of up to a capacity by its kernels."""
-        if capacity not in self._calls:
-            self._calls[capacity] = self._call_at(capacity)
-        return self._calls[capacity]
-
-    def _call_at(self, capacity: int) -> Callable[..., Any]:
-        runner = self._runner(capacity, self.kernels[capacity], self.in_place.get(capacity))
-        takes_tensors = self.masked.takes_tensors
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            made = runner.recognized(args) if takes_tensors and not kwargs else None
-            if made is not None:
-                return self.masked.unflatten(made)
-            size, inputs = self.masked.flatten(args, kwargs)
-            return self.masked.unflatten(runner(size, inputs))
-
-        return call
-
-    @property
-    def error_bound(self) -> float | None:
-        """The probability that the muGraph of some capacity is wrong; None where one has no bound."""
-        bounds = [made.certificate.error_bound for made in self.kernels.values()]
-        return None if None in bounds else sum(bound for bound in bounds if bound is not None)
 
     @property
     def claim(self) -> str:
@@ -127,8 +87,7 @@ class CapacityTable:
         )
 
     def _optimized(self, optimize: Optimize, capacity: int, settings: Mapping[str, Any]) -> Superoptimized:
-        arguments = self._runner(capacity, None).arguments(capacity, self.masked.resized(capacity))
-        return optimize(self.masked.at_capacity(capacity), tuple(arguments), **settings)
+        return optimize(self.masked.at_capacity(capacity), tuple(self.masked.arguments(capacity)), **settings)
 
     def _fitting(
         self, optimize: Optimize, capacity: int, settings: Mapping[str, Any], deadline: Deadline
@@ -139,66 +98,50 @@ class CapacityTable:
         for number, way in enumerate(ways, start=1):
             with suppress(InvalidInput):  # where that part has nothing
                 share = _TRIED if number < len(ways) else 1.0
-                made = self._optimized(optimize, capacity, {**way, "budget": deadline.share(share)})
-                if made.found and made.is_one_program:
+                made = _with_kernels(self._optimized(optimize, capacity, {**way, "budget": deadline.share(share)}))
+                if made is not None:
                     found = made
-                    if (in_place := self._growing(capacity, made)) is None or not in_place.kernels.copies:
+                    if (in_place := self.growing(capacity, made)) is None or not in_place.kernels.copies:
                         break
         return found
 
     def _in_place(self, capacity: int, made: Superoptimized, timed: bool) -> tuple[Superoptimized, GrowingCall | None]:
         """The result with the muGraph, of those that were proved, whose kernels are the fastest on tensors where they lie, and
         what runs them so; the result itself where they are not `timed`, or where its kernels cannot."""
-        first = self._growing(capacity, made)
+        first = self.growing(capacity, made)
         others = [made.with_best(each) for each in made.candidates[1:]] if timed and first is not None else []
-        calls = [(made, first), *((each, call) for each in others if (call := self._growing(capacity, each)) is not None)]
+        calls = [(made, first), *((each, call) for each in others if (call := self.growing(capacity, each)) is not None)]
         if len(calls) == 1:
             return made, first
         size = max(self.masked.dim.low, capacity // 2)
         inputs = self.masked.resized(size)
         with torch.inference_mode():
-            runs = [partial(self._runner(capacity, each, call), size, inputs) for each, call in calls]
+            runs = [partial(self.runner(capacity, each, call), size, inputs) for each, call in calls]
             return calls[quickest(runs)]
 
-    def _growing(self, capacity: int, made: Superoptimized) -> GrowingCall | None:
-        """What runs the kernels of a result on tensors where they lie; None where they cannot."""
-        arguments = self._runner(capacity, None).arguments(capacity, self.masked.resized(capacity))
-        return growing_call(made, self.masked.graph, arguments)
-
-    def _runner(self, capacity: int, result: Superoptimized | None, in_place: GrowingCall | None = None) -> AtCapacity:
-        run = self.masked.graph.module if result is None else result
-        recognized = None if in_place is None else in_place.recognized
-        return AtCapacity(self.masked.graph, capacity, run, self.masked.inputs[0].device, in_place, recognized)
-
-    def _take_in_place(self, capacity: int, in_place: GrowingCall | None) -> None:
-        """Let kernels read tensors where they lie, if they give the same bits."""
-        if in_place is not None and self._ignores_other_slots(self._runner(capacity, self.kernels[capacity], in_place)):
-            self.in_place[capacity] = in_place
-
-    def _is_sound(self, capacity: int, made: Superoptimized) -> bool:
-        """Whether there are kernels, to whose results other slots make no difference, as far as calls here tell."""
-        if not made.executable.machine.available:
-            return True
-        return self._ignores_other_slots(self._runner(capacity, made))
-
-    def _ignores_other_slots(self, runner: AtCapacity) -> bool:
-        low, capacity = self.masked.dim.low, runner.capacity
+    def _measure(self) -> None:
+        """Time kernels beside each other and the function, all in turns, at sizes where one capacity ends and the next begins:
+        kernels that read tensors where they lie take the less time the shorter these are."""
+        calls: dict[str, Callable[[], object]] = {}
+        machine = next(iter(self.kernels.values())).executable.machine
+        ends = {self.masked.dim.low, self.masked.dim.high, *self.kernels, *(capacity + 1 for capacity in self.kernels)}
+        sizes = [size for size in sorted(ends) if self.masked.dim.low <= size <= self.masked.dim.high]
+        for size in sizes:
+            args, kwargs = tree_unflatten(self.masked.resized(size), self.masked.structure)
+            runs = {f"{capacity}": self.at(capacity) for capacity in self.holding(size)} | {"own": self.fn}
+            calls |= {f"{name} {size}": machine.timed(partial(run, *args, **kwargs)).run for name, run in runs.items()}
         with torch.inference_mode():
-            return all(
-                runner.ignores_other_slots(size, self.masked.resized(size))
-                for size in {low, (low + capacity) // 2, capacity - 1}
-                if low <= size <= capacity
-            )
+            medians = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        self.own = {size: medians[f"own {size}"] for size in sizes}
+        for capacity in self.kernels:
+            self.seconds[capacity] = {size: medians[f"{capacity} {size}"] for size in sizes if size <= capacity}
 
-    def _measure(self, capacity: int, size: int) -> None:
-        """Time kernels beside the function, at a size that they are padded most for."""
-        args, kwargs = tree_unflatten(self.masked.resized(size), self.masked.structure)
-        run, machine = self.at(capacity), self.kernels[capacity].executable.machine
-        with torch.inference_mode():
-            rivals = {"ours": run, "own": self.fn}
-            calls = {name: machine.timed(partial(each, *args, **kwargs)).run for name, each in rivals.items()}
-            seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
-        self.seconds[capacity], self.own[size] = seconds["ours"], seconds["own"]
+
+def _with_kernels(made: Superoptimized) -> Superoptimized | None:
+    """A result with the muGraph that was the fastest of those proved, whoever is faster at the capacity; None where none was."""
+    if not made.is_one_program or not made.candidates:
+        return None
+    return made if made.found else made.with_best(made.candidates[0])
 
 
 def _ways(settings: Mapping[str, Any], slots: int) -> list[Mapping[str, Any]]:
@@ -206,8 +149,3 @@ def _ways(settings: Mapping[str, Any], slots: int) -> list[Mapping[str, Any]]:
     ways = [settings] if settings["like"] is None else [settings, {**settings, "like": None}]
     short = short_iterations(slots) if settings.get("space") is None and settings.get("target", "cpu") == "cpu" else None
     return ways if short is None else [*ways, {**settings, "like": None, "space": short}]
-
-
-def _least(wanted: Sequence[int], number: int, low: int) -> int:
-    """The smallest size that the capacity with that number is there for."""
-    return wanted[number + 1] + 1 if number + 1 < len(wanted) else low

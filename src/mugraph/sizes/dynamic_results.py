@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend import require_torch
 from mugraph.results.data import Shared
+from mugraph.results.serialization import CAPACITIES, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import measure
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mugraph.ir.graph import Graph
     from mugraph.sizes.capacity_results import CapacityTable
     from mugraph.sizes.covering import Covering
+    from mugraph.sizes.loaded_capacities import LoadedCapacities
     from mugraph.sizes.saved_sizes import LoadedSizes
     from mugraph.sizes.sliced_functions import SlicedFunction
 
@@ -157,30 +159,34 @@ class DynamicSuperoptimized(Shared):
         return min(self.table, key=lambda known: (sum(abs(math.log(n / m)) for n, m in zip(known, sizes, strict=True)), known))
 
     def save(self, path: str | Path) -> Path:
-        """Write the table as a folder, which `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`).
+        """Write the table, or the capacities, as a folder that `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`,
+        `mugraph.sizes.saved_capacities`).
 
-        Raises StorageError where each size has kernels of its own, or capacities, and what saving a result raises.
+        Raises StorageError where each size has kernels of its own, or no capacity holds some, and what saving a result raises.
         """
-        from mugraph.sizes.saved_sizes import save  # loads PyTorch
+        from mugraph.sizes import saved_capacities, saved_sizes  # loads PyTorch
 
         if self.capacities is not None:
-            raise StorageError("kernels of capacities are not saved together; save the results in its `capacities.kernels`")
+            return saved_capacities.save(Path(path), self.capacities, self.declared.dynamic, self.claim)
         if self.sliced is None:
             raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
         table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
         costs = replace(self.costs, kernels={size: _seconds(result) for size, result in table.items()}, own={})
-        return save(Path(path), self.sliced, self.declared.dynamic, table, costs, self.claim)
+        return saved_sizes.save(Path(path), self.sliced, self.declared.dynamic, table, costs, self.claim)
 
     @staticmethod
-    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes:
+    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes | LoadedCapacities:
         """What `save` wrote, compiled for this machine; it is called with one tensor per input of the program, in order.
 
         Raises InvalidInput and UntrustedSources as `mugraph.load` does, which says what `trust_sources` is.
         """
         require_torch(f"to run {path}")
-        from mugraph.sizes.saved_sizes import load  # loads PyTorch
+        from mugraph.sizes import loaded_capacities, saved_sizes  # loads PyTorch
 
-        return load(Path(path), trust_sources)
+        folder = Path(path)
+        if kind_of(read_manifest(folder)) == CAPACITIES:
+            return loaded_capacities.load(folder, trust_sources)
+        return saved_sizes.load(folder, trust_sources)
 
     def _run(self, sizes: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What answers calls with these sizes."""
@@ -271,7 +277,7 @@ def _capacities(
     from mugraph.sizes.masked_functions import masked_function
 
     try:
-        table = CapacityTable(masked_function(result.fn, result.declared, *arguments), result.fn)
+        table = CapacityTable(masked_function(result.fn, result.declared, *arguments), fn=result.fn)
     except SizeMatters as error:
         result.reason += f"; nor can other slots be masked: {error}"
         return None

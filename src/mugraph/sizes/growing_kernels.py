@@ -15,7 +15,7 @@ import torch
 
 from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.calling import Calling
-from mugraph.frontend.masked_axis import MaskedGraph
+from mugraph.frontend.masked_axis import SlotPlaces
 from mugraph.frontend.torch_casts import TORCH_DTYPES
 from mugraph.host.arrays import Recognizer, torch_arrays
 from mugraph.ir.dtypes import DType
@@ -148,7 +148,7 @@ def _with_sizes(graph: Graph, lengths: Lengths) -> Graph:
     return replace(graph, nodes=(*graph.nodes, node))
 
 
-def growing_arguments(masked: MaskedGraph, arguments: Sequence[T]) -> tuple[dict[T, Axis], dict[T, HeldSlots]]:
+def growing_arguments(masked: SlotPlaces, arguments: Sequence[T]) -> tuple[dict[T, Axis], dict[T, HeldSlots]]:
     """Which arguments of a masked graph have its axis, and which say what is held of it."""
     inputs, others = arguments[: len(masked.inputs)], arguments[len(masked.inputs) :]
     places = [(argument, place) for argument, place in zip(inputs, masked.inputs, strict=True) if place is not None]
@@ -176,16 +176,26 @@ class GrowingCall:
         return None if made is None or given is None else self.calling.unflatten(made, given)
 
 
-def growing_call(result: Result, masked: MaskedGraph, example: Sequence[torch.Tensor]) -> GrowingCall | None:
+def argument_numbers(calling: Calling, example: Sequence[torch.Tensor]) -> list[int | None]:
+    """For each input of a program which argument of the call it is; None for what calls do not give. `example` is such a call."""
+    told_apart = [tensor.clone() for tensor in example]  # also where one tensor is given twice
+    numbers = {id(tensor): number for number, tensor in enumerate(told_apart)}
+    return [numbers.get(id(tensor)) for tensor in calling.flatten(told_apart, {})]
+
+
+def growing_call(result: Result, masked: SlotPlaces, example: Sequence[torch.Tensor]) -> GrowingCall | None:
     """What runs a result for the masked graph at a capacity on tensors where they lie; None where its kernels cannot. `example`
     are the arguments of a call at the capacity."""
     calling = result.calling
-    inputs = calling.plain(example, {})
-    if inputs is None:
+    if calling.plain(example, {}) is None:
         return None
-    numbers = {id(tensor): number for number, tensor in enumerate(inputs)}
+    order = argument_numbers(calling, example)
+    if None in (numbers := [order.index(number) if number in order else None for number in range(len(example))]):
+        return None
     try:
-        kernels = GrowingKernels(result.executable, *growing_arguments(masked, [numbers[id(tensor)] for tensor in example]))
+        kernels = GrowingKernels(
+            result.executable, *growing_arguments(masked, [number for number in numbers if number is not None])
+        )
     except UnsupportedOperator:
         return None
     return GrowingCall(calling, kernels)

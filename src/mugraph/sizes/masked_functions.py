@@ -10,7 +10,7 @@ reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,14 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
+from torch.utils._pytree import tree_flatten
 
-from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch
+from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.compiler_questions import asked_outside_torch
 from mugraph.frontend.graph_passes import concrete
-from mugraph.frontend.masked_axis import MaskedGraph, Place, masked
+from mugraph.frontend.masked_axis import MaskedGraph, masked
 from mugraph.frontend.pytree import Traced
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.frontend.torch_casts import widened
@@ -33,6 +33,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.dims import Declared, Dim
+from mugraph.sizes.masked_calls import MaskedCalls
 from mugraph.sizes.sliced_functions import check_memory, compared_sizes, recorded
 from mugraph.verifier import verify_graphs
 
@@ -42,25 +43,14 @@ _KINDS = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedFunction:
+class MaskedFunction(MaskedCalls):
     """A function that is one masked graph at every size of its dimension."""
 
-    dim: Dim
     graph: MaskedGraph
     original: fx.GraphModule
     """The recorded calls, without masks."""
-    inputs: tuple[torch.Tensor, ...]
-    """Those of the example call, in the order of the graph."""
-    structure: TreeSpec
-    results: TreeSpec
     sizes: tuple[int, ...]
     """At these its programs were compared."""
-    takes_tensors: bool = field(init=False)
-    """Whether it is called with tensors one by one, whose structure need not be looked at in every call."""
-
-    def __post_init__(self) -> None:
-        one_by_one = tree_structure((self.inputs, {}))
-        object.__setattr__(self, "takes_tensors", self.structure == one_by_one)
 
     @property
     def claim(self) -> str:
@@ -72,59 +62,17 @@ class MaskedFunction:
             f"programs at sizes {sizes} are the recorded ones, and the masked ones have their values in float64"
         )
 
-    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[torch.Tensor]]:
-        """The size and the inputs of a call; raises InvalidInput and ShapeMismatch for what is none of this function."""
-        given, structure = list(args), self.structure
-        if kwargs or not self.takes_tensors or len(given) != len(self.inputs):
-            given, structure = tree_flatten((tuple(args), dict(kwargs)))
-        if structure != self.structure or not all(isinstance(each, torch.Tensor) for each in given):
-            raise InvalidInput("call with tensors in the structure of the example call")
-        sizes = {tensor.shape[place.dim] for tensor, place in self._varying(given)}
-        if len(sizes) != 1:
-            raise ShapeMismatch(f"dimension {self.dim.name} has sizes {', '.join(map(str, sorted(sizes)))} in one call")
-        (size,) = sizes
-        self.dim.check(size)
-        for number, (tensor, place, example) in enumerate(zip(given, self.graph.inputs, self.inputs, strict=True)):
-            wanted = shape_at(example.shape, place, size)
-            if tuple(tensor.shape) != wanted or tensor.dtype is not example.dtype:
-                raise ShapeMismatch(
-                    f"input {number} is {tensor.dtype} of shape {list(tensor.shape)}, wanted is {example.dtype} of {list(wanted)}"
-                )
-        return size, given
-
-    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """What the function returns."""
-        if self.results.is_leaf():
-            return outputs[0]
-        return tree_unflatten(list(outputs), self.results)
+    def arguments(self, capacity: int) -> list[torch.Tensor]:
+        """Those of the masked graph, for the example call at a capacity."""
+        return self.runner(capacity).arguments(capacity, self.resized(capacity))
 
     def at_capacity(self, capacity: int) -> fx.GraphModule:
         """The masked graph with that many slots."""
-        return concrete(self.graph.module, self.runner(capacity).arguments(capacity, self.resized(capacity)))
-
-    def resized(self, size: int) -> list[torch.Tensor]:
-        """The inputs of the example call, repeated or cut to a size."""
-        return [
-            tensor if place is None else tensor.index_select(place.dim, torch.arange(size) % tensor.shape[place.dim])
-            for tensor, place in zip(self.inputs, self.graph.inputs, strict=True)
-        ]
+        return concrete(self.graph.module, self.arguments(capacity))
 
     def runner(self, capacity: int) -> AtCapacity:
         """What runs the masked graph by PyTorch."""
         return AtCapacity(self.graph, capacity, self.graph.module, self.inputs[0].device)
-
-    def _varying(self, inputs: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, Place]]:
-        if len(inputs) != len(self.graph.inputs):
-            raise InvalidInput(f"call with {len(self.graph.inputs)} tensors")
-        varying = [(tensor, place) for tensor, place in zip(inputs, self.graph.inputs, strict=True) if place is not None]
-        if any(tensor.dim() <= place.dim for tensor, place in varying):
-            raise ShapeMismatch(f"an input has no dimension for {self.dim.name}")
-        return varying
-
-
-def shape_at(shape: Sequence[int], place: Place | None, size: int) -> tuple[int, ...]:
-    """The shape of a tensor at a size of the axis."""
-    return tuple(shape) if place is None else (*shape[: place.dim], size + place.more, *shape[place.dim + 1 :])
 
 
 def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MaskedFunction:
@@ -172,7 +120,7 @@ def _recorded(
         raise SizeMatters("it returns something else than tensors")
     original = _with_own_tensors(program)
     graph = masked(original.graph, original)
-    return MaskedFunction(dim, graph, original, tuple(given), structure, program.call_spec.out_spec, sizes)
+    return MaskedFunction(dim, graph, tuple(given), structure, program.call_spec.out_spec, original, sizes)
 
 
 def _with_own_tensors(program: ExportedProgram) -> fx.GraphModule:
@@ -212,7 +160,7 @@ def _check_values(found: MaskedFunction) -> None:
     """
     capacity = max(found.sizes) + _SLOTS_MORE
     runner = found.runner(capacity)
-    whole = trace(found.at_capacity(capacity), runner.arguments(capacity, found.resized(capacity)))
+    whole = trace(found.at_capacity(capacity), found.arguments(capacity))
     for size in found.sizes:
         with torch.random.fork_rng():  # so that the random numbers of others stay what they are
             sized = found.resized(size)
