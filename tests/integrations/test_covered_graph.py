@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mugraph.integrations.covered_graph import CoveredGraph, GraphAxis, Run
+from mugraph.integrations.covered_graph import CoveredGraph, Run
+from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.torch_compile import compilations
 
 ALL: dict[str, Any] = {"budget": 20.0, "keep": "all", "strict": True}

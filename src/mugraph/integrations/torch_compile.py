@@ -44,7 +44,8 @@ from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.frontend.torch_casts import draws_random_numbers, tensor_of
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn, queue
-from mugraph.integrations.covered_graph import CoveredGraph, GraphAxis
+from mugraph.integrations.covered_graph import CoveredGraph
+from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
 from mugraph.pieces.library_ways import example_of

@@ -1,0 +1,162 @@
+"""Graphs with two symbolic sizes that stand side by side everywhere, as a batch and a length do, as graphs of rows of one.
+
+Where calls do the same to every row of a tensor of [batch, length, ...], they do so to a tensor of [batch * length, ...], too. So
+each tensor without data gets one dimension in the place of the two, and dimensions that calls name are counted anew; what is left
+is a graph of one symbolic size, to be checked by `mugraph.frontend.symbolic_axis` (docs/theory.md, "Rows of two sizes").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from mugraph.frontend.masked_axis import name_of
+from mugraph.frontend.symbolic_axis import SizeMatters, symbols_of
+
+_HINT = 61
+"""The number of rows at which a graph is recorded with a symbol, no more common than others."""
+_MOVING = "view reshape _unsafe_view flatten unflatten unsqueeze squeeze clone contiguous alias detach _to_copy to expand"
+_OF_PARTS = (
+    "permute transpose t slice narrow select split split_with_sizes chunk cat full zeros ones full_like zeros_like ones_like"
+)
+_ALONG = "sum mean amax amin any all logsumexp var std linalg_vector_norm softmax _softmax log_softmax _log_softmax"
+_OF_ROWS = "layer_norm native_layer_norm rms_norm _fused_rms_norm matmul mm addmm linear embedding where"
+_FOLLOWED = frozenset(f"{_MOVING} {_OF_PARTS} {_ALONG} {_OF_ROWS}".split())
+"""Calls whose rules look at nothing but where dimensions stand, the last first, and at those that they name."""
+_DIMENSIONS = ("dim", "dims", "dim0", "dim1")
+"""Arguments that name dimensions of the first operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbols:
+    """The sizes of two dimensions, of which `first` stands before `second`."""
+
+    first: Any
+    second: Any
+
+    def place(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """The first dimension of the rows, and how many they are; None of a tensor that has none. Raises SizeMatters where one
+        size stands without the other, or otherwise than before it."""
+        sizes = [*map(_expression, tensor.shape)]
+        dims = [dim for dim, size in enumerate(tensor.shape) if symbols_of(size)]
+        match dims:
+            case []:
+                return None
+            case [dim] if sizes[dim] == self.first * self.second:
+                return dim, 1
+            case [dim, other] if other == dim + 1 and (sizes[dim], sizes[other]) == (self.first, self.second):
+                return dim, 2
+        raise SizeMatters(f"a tensor of shape [{', '.join(map(str, tensor.shape))}] does not have both sizes side by side")
+
+
+def merged_rows(graph: fx.Graph) -> fx.Graph:
+    """A graph of ATen calls with two symbolic sizes as one of rows, of one symbolic size: it says what is done to these, and is
+    not to be run. Nodes have their tensors without data in `meta["val"]`, in both graphs.
+
+    Raises SizeMatters where the two do not stand side by side, in one order, or where it is not known how calls count dimensions.
+    """
+    merging = _Merging(_symbols(graph))
+    made, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in graph.nodes:
+        copy = copies[node] = made.node_copy(node, copies.__getitem__)
+        copy.meta["val"] = merging.value(node.meta.get("val"))
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _has_rows(node):
+            _check_followed(node)
+            merging.renumber(node, copy)
+    return made
+
+
+def _symbols(graph: fx.Graph) -> _Symbols:
+    """The two sizes, in the order in which they stand in the first tensor that has both."""
+    symbols = {symbol for node in graph.nodes for symbol in symbols_of(node.meta.get("val"))}
+    if len(symbols) != 2:
+        raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and two are wanted")
+    for node in graph.nodes:
+        for tensor in _tensors(node.meta.get("val")) if node.op == "placeholder" else ():
+            sizes: list[Any] = [_expression(size) for size in tensor.shape if symbols_of(size)]
+            if len(sizes) == 2 and {*sizes} == symbols:
+                return _Symbols(*sizes)
+    raise SizeMatters("no argument has both sizes")
+
+
+class _Merging:
+    """Tensors without data, with one symbol for the rows."""
+
+    def __init__(self, symbols: _Symbols) -> None:
+        self.symbols = symbols
+        with _disable_current_modes():
+            real = torch.empty(_HINT)
+        self._mode = FakeTensorMode(shape_env=ShapeEnv())
+        context: Any = StatelessSymbolicContext([DimDynamic.DUCK])
+        self._rows = self._mode.from_tensor(real, source=ConstantSource("rows"), symbolic_context=context).shape[0]
+
+    def value(self, value: Any) -> Any:
+        """What stands for a value: tensors with rows, and the number of rows for every number that depends on a size."""
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(self.value, value))
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self._rows if symbols_of(value) else value
+        return self._tensor(value) if isinstance(value, torch.Tensor) else value
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        place = self.symbols.place(tensor)
+        shape = list(tensor.shape)
+        if place is not None:
+            first, count = place
+            shape[first : first + count] = [self._rows]
+        with _disable_current_modes(), self._mode:
+            return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+
+    def renumber(self, node: fx.Node, copy: fx.Node) -> None:
+        """Let a call name the dimensions that its operands have now."""
+        operand = next((tensor for source in node.all_input_nodes for tensor in _tensors(source.meta.get("val"))), None)
+        place = None if operand is None else self.symbols.place(operand)
+        if operand is None or place is None or place[1] == 1:
+            return
+        first, rank = place[0], operand.dim()
+
+        def moved(dim: int) -> int:
+            counted = dim % rank
+            return counted - (counted > first)
+
+        names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+        copy.args = tuple(
+            _renamed(given, moved) if name in _DIMENSIONS else given for name, given in zip(names, copy.args, strict=False)
+        )
+        copy.kwargs = {name: _renamed(given, moved) if name in _DIMENSIONS else given for name, given in copy.kwargs.items()}
+
+
+def _renamed(dims: Any, moved: Callable[[int], int]) -> Any:
+    """Dimensions by their new numbers, each once."""
+    return list(dict.fromkeys(map(moved, dims))) if isinstance(dims, (list, tuple)) else tree_map_only(int, moved, dims)
+
+
+def _check_followed(node: fx.Node) -> None:
+    """Raise SizeMatters for a call of which it is not known how it counts dimensions."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    if name_of(node) not in _FOLLOWED and torch.Tag.pointwise not in node.target.tags:
+        raise SizeMatters(f"{name_of(node)}: it is not known to do the same to every row")
+
+
+def _has_rows(node: fx.Node) -> bool:
+    """Whether a call gives tensors, and gives or reads some of symbolic sizes."""
+    made = _tensors(node.meta.get("val"))
+    read = [tensor for source in node.all_input_nodes for tensor in _tensors(source.meta.get("val"))]
+    return bool(made) and any(symbols_of(tensor.shape) for tensor in (*made, *read))
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]
