@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ import torch.nn.functional as F
 
 import mugraph
 from mugraph import Dim, DynamicSuperoptimized
-from mugraph.errors import ShapeMismatch, StorageError
+from mugraph.errors import ShapeMismatch
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.sizes.dynamic_results import superoptimized_for_sizes
 
 KEYS = Dim("keys", 1, 70)
 Inputs = tuple[torch.Tensor, ...]
@@ -117,9 +121,34 @@ def test_modes_may_change_between_calls() -> None:
             assert_right("decode", keys(20))
 
 
-def test_saving_says_what_is_saved_instead() -> None:
-    with pytest.raises(StorageError, match=r"capacities\.kernels"):
-        optimized("decode").save("nowhere")
+def test_kernels_that_lose_at_the_capacity_are_there_for_the_sizes_at_which_they_win() -> None:
+    """What is found at each capacity is called slower than the function, and times of sizes decide."""
+
+    def lost(fn: Callable[..., Any], *args: Any, **settings: Any) -> Superoptimized:
+        made = mugraph.superoptimize(fn, *args, **settings)
+        given = made.program, made.best, tuple(made.candidates), replace(made.report, found=False), made.executable
+        return Superoptimized(*given, made.calling, made.target, made.origin, own=fn)
+
+    fn, inputs, dynamic = CASES["decode"]
+    result = superoptimized_for_sizes(lost, fn, (inputs(6), {}), dynamic, None, 60.0, {"profile": False})
+    assert result.capacities is not None
+    assert result.capacities.kernels
+    for size in (1, 30, 70):
+        assert result.plan(size).chunks, "kernels, as nothing is measured"
+        given = inputs(size)
+        torch.testing.assert_close(result(*given), fn(*given), rtol=1e-4, atol=1e-5)
+
+
+def test_times_at_both_ends_of_a_capacity_say_what_runs_a_size() -> None:
+    table = optimized("decode").capacities
+    assert table is not None
+    small, large = sorted(table.kernels)
+    times = {small: {1: 1.0, small: 5.0}, large: {1: 2.0, small: 4.0, small + 1: 4.0, large: 30.0}}
+    with mock.patch.multiple(table, seconds=times, own={1: 3.0, KEYS.high: 20.0}):
+        assert [chunk.size for chunk in table.plan(1).chunks] == [small]
+        assert [chunk.size for chunk in table.plan(small).chunks] == [large], "which reads tensors where they lie"
+        assert [chunk.size for chunk in table.plan(small + 1).chunks] == [large]
+        assert not table.plan(KEYS.high).chunks, "the function itself"
 
 
 def test_where_neither_slices_nor_capacities_serve_the_reason_says_both() -> None:

@@ -156,8 +156,15 @@ def test_kernels_that_copy_are_made_for_each_capacity() -> None:
 
 def test_sizes_at_which_pytorch_is_faster_are_its_own() -> None:
     run = Counted(in_place=True, slow_until=100)
-    assert [run.runs(size) for size in (17, 128, 129, 1024)] == [None, None, 1024, 1024]
+    assert [run.runs(size) for size in (17, 100, 128, 129, 1024)] == [None, None, 1024, 1024, 1024]
+    run.slow_until = 0
+    assert [run.runs(size) for size in (31, 64, 63)] == [None, None, 1024], "as at the first call of about as many, 17 and 100"
     assert run.made == [1024]
+
+
+def test_kernels_that_copy_are_compared_at_the_sizes_that_are_copied_most_for() -> None:
+    run = Counted(in_place=False, slow_until=100)
+    assert [run.runs(size) for size in (17, 128, 129, 1024)] == [None, None, 1024, 1024]
 
 
 def test_kernels_are_looked_at_with_masks_that_hide_much_and_no_row() -> None:

@@ -58,7 +58,8 @@ class MaskedRun:
     """What runs a part of a graph at any size: kernels of the smallest capacity that holds it, or PyTorch.
 
     Up to `limit` capacities are made, each by `specialized`, those that one call asks for within `budget` seconds together. With
-    `faster` kernels must be faster than PyTorch at sizes that just do not fit the next smaller capacity. What is raised meanwhile
+    `faster` kernels must be faster than PyTorch at about the size of the call, or, where they copy tensors, at sizes that just do
+    not fit the next smaller capacity. What is raised meanwhile
     is reported, and PyTorch runs the part; with `strict` it is raised. Safe to call from several threads: while one waits for
     kernels, the others have PyTorch, and all do where they are made in the background, by `later`.
     """
@@ -77,6 +78,8 @@ class MaskedRun:
         self.faster, self.strict = faster, strict
         self.capacities: dict[int, AtCapacity | None] = {}
         """In ascending order; None where PyTorch is to run the part."""
+        self._decided: dict[tuple[int, int], bool] = {}
+        """By capacity and bits of a size, whether kernels that read tensors where they lie run such sizes."""
         self._places = [(number, place.dim) for number, place in enumerate(part.masked.inputs) if place is not None]
         self._strides = part.strides
         self._turn = Turn(later)
@@ -107,7 +110,21 @@ class MaskedRun:
     def _runner(self, size: int, inputs: Sequence[torch.Tensor]) -> AtCapacity | None:
         if max(self.capacities, default=0) < size and len(self.capacities) < self.limit:
             self._turn.take(functools.partial(self._fill, size, inputs))
-        return next((runner for capacity, runner in self.capacities.items() if capacity >= size), None)
+        runner = next((runner for capacity, runner in self.capacities.items() if capacity >= size), None)
+        return runner if runner is None or self._is_chosen(runner, size, inputs) else None
+
+    def _is_chosen(self, runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether kernels run a size: those that read tensors where they lie take the time of the size, and are compared with
+        PyTorch at the first call of about as many elements."""
+        if not self.faster or runner.in_place is None:
+            return True
+        about = runner.capacity, size.bit_length()
+        if about not in self._decided:
+            self._turn.take(functools.partial(self._decide, about, runner, size, inputs))
+        return self._decided.get(about, False)
+
+    def _decide(self, about: tuple[int, int], runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> None:
+        self._decided[about] = self._is_faster(runner, size, inputs)
 
     def _fill(self, size: int, inputs: Sequence[torch.Tensor]) -> None:
         """Make capacities for a size, and for those that it may grow to: the largest first, which may serve the others."""
@@ -119,7 +136,7 @@ class MaskedRun:
             if runner is None or runner.in_place is None:
                 _log.info("a part of a graph is optimized for %d elements, and all fewer", capacity)
                 runner = self._tried(functools.partial(self._compiled, capacity, inputs, deadline.share(1 / min(left, 2))))
-            made[capacity] = runner if runner is not None and self._is_faster(runner, capacity // 2 + 1, inputs) else None
+            made[capacity] = runner if runner is not None and self._is_worth(runner, capacity, inputs) else None
         self.capacities = {**self.capacities, **dict(sorted(made.items()))}
 
     def _wanted(self, size: int, inputs: Sequence[torch.Tensor]) -> list[int]:
@@ -171,6 +188,10 @@ class MaskedRun:
                 return in_place
             _log.warning("kernels that read tensors where they lie give other bits, and are not used; please report this")
         return runner
+
+    def _is_worth(self, runner: AtCapacity, capacity: int, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether kernels are kept: of those that copy tensors, if they are faster at the sizes that are copied most for."""
+        return runner.in_place is not None or self._is_faster(runner, capacity // 2 + 1, inputs)
 
     def _is_faster(self, runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether kernels are to run the part at a size rather than PyTorch."""

@@ -316,7 +316,9 @@ def _with_masked_parts(
 ) -> Run:
     """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
 
-    def specialized(at_capacity: fx.GraphModule, masked: MaskedGraph, budget: float | None) -> AtCapacityGraphs | None:
+    def specialized(
+        known: GraphsByForm, at_capacity: fx.GraphModule, masked: MaskedGraph, budget: float | None
+    ) -> AtCapacityGraphs | None:
         ready, deadline, best = ready_to_cut(at_capacity), Deadline(budget), None
         spaces = _spaces(options, at_capacity, masked)
         for left, space in zip(range(len(spaces), 0, -1), spaces, strict=True):
@@ -335,13 +337,13 @@ def _with_masked_parts(
                 break
         return best
 
-    known: GraphsByForm = {}
     later = graph.later if options.background else None
     runs: dict[str, MaskedRun] = {}
     for part in parts:
         if part.form not in runs:
             faster = options.keep == "faster"
-            runs[part.form] = MaskedRun(part, specialized, options.sizes, options.budget, faster, options.strict, later)
+            of_part = functools.partial(specialized, {})  # what one part knows no thread changes that works on another
+            runs[part.form] = MaskedRun(part, of_part, options.sizes, options.budget, faster, options.strict, later)
     _log.info("%d parts of a graph reduce a symbolic size: kernels of a few capacities run them", len(parts))
     whole = with_parts(module, parts, [runs[part.form] for part in parts])
     return _optimized(options, whole, graphs, graph, options.budget).forward
