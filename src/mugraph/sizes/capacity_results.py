@@ -128,7 +128,8 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         sizes = [size for size in sorted(ends) if self.masked.dim.low <= size <= self.masked.dim.high]
         for size in sizes:
             args, kwargs = tree_unflatten(self.masked.resized(size), self.masked.structure)
-            runs = {f"{capacity}": self.at(capacity) for capacity in self.holding(size)} | {"own": self.fn}
+            rivals = {f"{capacity}": self.at(capacity) for capacity in self.holding(size)} | {"own": self.fn}
+            runs = {"before": self.fn, **rivals}  # the first finds tensors of other sizes in caches
             calls |= {f"{name} {size}": machine.timed(partial(run, *args, **kwargs)).run for name, run in runs.items()}
         with torch.inference_mode():
             medians = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
