@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from mugraph.frontend.splice import can_run, nodes_of, spliced
 from mugraph.ir.graph import Graph
 from mugraph.pieces import joined_pieces
 from mugraph.pieces.joined_pieces import Joiner
+from mugraph.pieces.kept_joins import KIND, KeptJoins
 from mugraph.pieces.library_ways import Library
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions, PieceOutcome
 from mugraph.pieces.plan import Plan, _Cutter, plans
@@ -50,8 +52,9 @@ INPUTS = torch.randn(8, 64), torch.randn(64, 32)
 class Decided(Optimizer):
     """Times nothing: kernels beat PyTorch, and larger programs what they would replace, or not."""
 
-    def __init__(self, joined: Duel | Exception, refused: int = 1 << 30) -> None:
+    def __init__(self, joined: Duel | Exception, refused: int = 1 << 30, kept: KeptJoins | None = None) -> None:
         super().__init__(PieceOptions(keep="all", profile=False, cache="off", seed=3, pack=False))
+        self.kept = kept
         self.verdict, self.refused = joined, refused
         self.rivals: list[fx.GraphModule] = []
         self.asked: list[int] = []
@@ -59,6 +62,10 @@ class Decided(Optimizer):
     @property
     def measures(self) -> bool:
         return True
+
+    @property
+    def kept_joins(self) -> KeptJoins | None:
+        return self.kept
 
     def duel(self, piece: Piece, result: Superoptimized, module: fx.GraphModule, rival: str) -> Duel:
         self.rivals.append(module)
@@ -106,6 +113,38 @@ def test_what_rules_cut_stays_where_a_larger_program_does_not_win(optimizer: Dec
     assert operators(plan) == [{"mm", "div"}, {"sum", "mul"}]
     assert not plan.lost
     assert max(optimizer.asked) == 4, "it was tried"
+
+
+def test_later_processes_try_what_the_first_did_with_as_much_time(tmp_path: Path) -> None:
+    first, store = Decided(WON, kept=KeptJoins(Store(tmp_path), 40.0)), Store(tmp_path)
+    whole = operators(planned(first))
+    assert operators(planned(Decided(WON, kept=first.kept))) == whole == [{"mm", "div", "sum", "mul"}]
+    (entry,) = store.entries()
+    store.put(entry.kind, entry.key, {"budget": 40.0, "tried": []})  # as where no time was left for it
+    later = Decided(WON, kept=KeptJoins(store, 40.0))
+    assert operators(planned(later)) == [{"mm", "div"}, {"sum", "mul"}]
+    assert max(later.asked) == 2, "no larger one was tried"
+    assert operators(planned(Decided(WON, kept=KeptJoins(store, 80.0)))) == whole, "with more time it is"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{}, {"budget": "long", "tried": []}, {"budget": 40.0, "tried": 3}, {"budget": 39.0, "tried": []}],
+    ids=["empty", "no number", "no list", "less time"],
+)
+def test_lists_that_are_none_or_of_less_time_hold_nothing_back(tmp_path: Path, record: dict[str, Any]) -> None:
+    store = Store(tmp_path)
+    store.put(KIND, "graph", record)
+    assert KeptJoins(store, 40.0).tried("graph") is None
+    store.put(KIND, "graph", {"budget": None, "tried": ["a"]})
+    assert KeptJoins(store, 40.0).tried("graph") == KeptJoins(store, None).tried("graph") == frozenset("a")
+
+
+def test_only_who_waits_for_a_model_is_held_to_what_was_tried() -> None:
+    options = PieceOptions(cache="off")
+    assert Optimizer(options, serving=True).kept_joins is not None
+    assert Optimizer(options).kept_joins is None
+    assert Optimizer(options, elsewhere=lambda *asked: {}, serving=True).kept_joins is None
 
 
 LARGE = torch.randn(64, 512), torch.randn(512, 512) / 16

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import fx
 
 from mugraph.devices import device_for
@@ -28,6 +29,7 @@ from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONGEST
 from mugraph.support.deadline import Deadline
+from mugraph.support.store import digest_of
 
 _log = logging.getLogger("mugraph.torch_compile")
 _ROUNDS = 3
@@ -80,10 +82,13 @@ class Joiner:
     ) -> tuple[Partition, Outcomes]:
         """The partition and what became of its pieces, with larger ones where these are faster.
 
-        `outcomes` has what became of the pieces so far, and `graphs` is as in `Optimizer.outcomes`.
+        `outcomes` has what became of the pieces so far, and `graphs` is as in `Optimizer.outcomes`. Where earlier processes
+        had as much time for the graph, what they did not try is not tried.
         """
+        kept, graph, tried = self.optimizer.kept_joins, self._name_of(whole), set[str]()
+        before = None if kept is None else kept.tried(graph)
         for _ in range(_ROUNDS):
-            proposed = self.proposed(whole, outcomes)
+            proposed = self._tried_before(self.proposed(whole, outcomes), before)
             if not proposed or deadline.passed or self.optimizer.interrupted:
                 break
             as_long = max(deadline.elapsed, _LEAST)
@@ -98,7 +103,25 @@ class Joiner:
                 piece = lost.pop()
                 whole = whole.without([piece], outcomes[piece].reason)
             outcomes = {**outcomes, **{piece: made[piece] for piece in won}}
+            tried |= {self.optimizer.key(piece) for piece in proposed if made[piece].result is not None}
+        if kept is not None and before is None and not self.optimizer.interrupted:
+            kept.keep(graph, tried)
         return whole, outcomes
+
+    def _name_of(self, whole: Partition) -> str:
+        """What a graph that is cut, and the machine, are known by."""
+        here = repr(device_for(self.optimizer.options.target)), torch.__version__, str(torch.get_num_threads())
+        return digest_of(*map(self.optimizer.key, whole.pieces), *here)
+
+    def _tried_before(
+        self, proposed: Mapping[Piece, tuple[Step, ...]], before: Container[str] | None
+    ) -> Mapping[Piece, tuple[Step, ...]]:
+        """Of larger pieces those that were tried, if that is known; others are refused."""
+        if before is None:
+            return proposed
+        untried = [piece for piece in proposed if self.optimizer.key(piece) not in before]
+        self._refuse(dict.fromkeys(untried, "earlier processes had no time for it either; a larger budget may find kernels"))
+        return {piece: steps for piece, steps in proposed.items() if piece not in untried}
 
     def proposed(self, whole: Partition, outcomes: Outcomes, worth: float = WORTH) -> dict[Piece, tuple[Step, ...]]:
         """Larger pieces that are predicted to save more than that part of their time, and the steps that each is to replace.

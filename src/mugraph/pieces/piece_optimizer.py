@@ -24,6 +24,7 @@ from mugraph.frontend.splice import as_torch, runnable
 from mugraph.frontend.torch_casts import tensor_of
 from mugraph.ir.graph import Graph
 from mugraph.pieces.image_layouts import Layout
+from mugraph.pieces.kept_joins import KeptJoins
 from mugraph.pieces.library_ways import Library, example_of, layers_of, weights_of, with_packed_weights
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
@@ -189,7 +190,7 @@ class Optimizer:
 
     def results_of(self, pieces: Iterable[Piece]) -> tuple[Superoptimized, ...]:
         """The results of the distinct programs among pieces so far, also of those that torch runs all the same."""
-        found = (self._outcomes.get(key) for key in dict.fromkeys(map(self._key, pieces)))
+        found = (self._outcomes.get(key) for key in dict.fromkeys(map(self.key, pieces)))
         return tuple(outcome.result for outcome in found if outcome is not None and outcome.result is not None)
 
     @property
@@ -197,6 +198,16 @@ class Optimizer:
         """Whether what runs is what was timed to be the fastest here."""
         timed = self.options.profile and self.options.keep == "faster"
         return timed and machine_for(self.options.target).available
+
+    @property
+    def kept_joins(self) -> KeptJoins | None:
+        """The larger programs of graphs that earlier processes tried; None where these are tried anew."""
+        return KeptJoins(Store.of(self.options.cache), self.options.budget) if self._recalls_unfinished else None
+
+    @property
+    def _recalls_unfinished(self) -> bool:
+        """Whether what an earlier process had too little time for is not tried again with as much."""
+        return self._serving and self.elsewhere is None
 
     def untested(self, results: Iterable[Superoptimized]) -> list[Untested]:
         """The results that are to be tested while they are used."""
@@ -230,7 +241,7 @@ class Optimizer:
         told after each program that kernels run what is known of pieces by then.
         """
         self._drop_wrong()
-        keys = [*map(self._key, pieces)]
+        keys = [*map(self.key, pieces)]
         distinct = dict(zip(keys, pieces, strict=True))
         unknown = sorted((key for key in distinct if key not in self._outcomes), key=lambda key: _size(distinct[key]))
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
@@ -251,7 +262,7 @@ class Optimizer:
                 needy.pop()  # which leaves more to the others
         return [self._outcomes[key] for key in keys]
 
-    def _key(self, piece: Piece) -> str:
+    def key(self, piece: Piece) -> str:
         """What the outcome of a piece is known by."""
         return digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece))
 
@@ -315,7 +326,7 @@ class Optimizer:
             "pack": self.library is not None,
             "constants": self._weights(piece),
             "asked": options.budget if self._serving else None,
-            "unfinished": self._serving and self.elsewhere is None and not again,
+            "unfinished": self._recalls_unfinished and not again,
         }
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
