@@ -87,6 +87,16 @@ def test_a_result_of_another_shape_or_type_is_pytorchs() -> None:
     assert empty.shape == (24, 16)
 
 
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_inference_mode_leaves_nested_tensors_their_own_operators(layout: torch.layout) -> None:
+    rows = [X[0].half(), X[1, :7].half()]
+    with torch.inference_mode(), WideProducts():
+        nested = torch.nested.nested_tensor(rows, layout=layout)
+        found = torch.nn.functional.linear(nested, W[0].T.half()).unbind()
+    for each, row in zip(found, rows, strict=True):
+        torch.testing.assert_close(each, row @ W[0].half(), rtol=1e-2, atol=1e-2)
+
+
 class NarrowProducts(TorchDispatchMode):
     """The products of fp16 that reach PyTorch's kernels, behind every mode that is entered inside."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 _NARROW = (torch.float16, torch.bfloat16)
 _NAMES = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "_addmm_activation")
@@ -43,7 +44,7 @@ class WideProducts(TorchDispatchMode):
     ) -> Any:
         given = dict(kwargs or {})
         if func not in _PRODUCTS:
-            return self._in_parts(func, args, given)
+            return self._in_parts(func, types, args, given)
         pure, in_place = _PRODUCTS[func]
         target = args[0] if in_place else given.pop("out", None)
         written = [] if target is None else [target]
@@ -56,9 +57,13 @@ class WideProducts(TorchDispatchMode):
             return wide.to(tensors[0].dtype)
         return target.copy_(wide) if target.shape == wide.shape else func(*args, **(kwargs or {}))
 
-    def _in_parts(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """An operator that is made of others as these, as it reaches no mode outside of inference mode."""
-        if not torch.is_inference_mode_enabled():
+    def _in_parts(self, func: Any, types: Iterable[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """An operator that is made of others as these, as it reaches no mode outside of inference mode.
+
+        Tensors of other kinds, as nested ones, may have a way of their own to compute it.
+        """
+        nested = (isinstance(each, torch.Tensor) and each.is_nested for each in tree_leaves((args, kwargs)))
+        if not torch.is_inference_mode_enabled() or any(types) or any(nested):
             return func(*args, **kwargs)
         with self:
             made = func.decompose(*args, **kwargs)
