@@ -36,6 +36,7 @@ _ELEMENTS_PER_THREAD = 4
 _COUNTS = (1, 2, 4, 8, 16)
 SPLITS = tuple((down, across) for down in _COUNTS for across in _COUNTS if down * across <= _MOST_TILES)
 """Tiles of the target that a warp may take together: so many below and beside each other."""
+_DOWN, _ACROSS = np.array(SPLITS, float).T
 
 
 class Product(NamedTuple):
@@ -70,12 +71,17 @@ def warp_tasks(product: Product, warps: Sizes) -> tuple[npt.NDArray[np.intp], Si
 
     It has fewest rounds of instructions, then fewest loads.
     """
-    tasks, costs = [], []
-    for down, across in SPLITS:
-        tasks.append(product.matrices * np.ceil(product.rows / (ROWS * down)) * np.ceil(product.columns / (COLUMNS * across)))
-        costs.append(np.ceil(tasks[-1] / warps) * (down * across + 0.5 * (down + across)))
-    best = np.argmin(costs, axis=0)
-    return best, np.choose(best, tasks)
+    matrices, rows, columns = (np.asarray(size)[..., None] for size in product[:3])
+    sizes = product._replace(matrices=matrices, rows=rows, columns=columns)
+    rounds = np.ceil(_tasks(sizes, _DOWN, _ACROSS) / np.asarray(warps)[..., None])
+    best = np.argmin(rounds * (_DOWN * _ACROSS + 0.5 * (_DOWN + _ACROSS)), axis=-1)
+    return best, _tasks(product, _DOWN[best], _ACROSS[best])
+
+
+def _tasks(product: Product, down: Sizes, across: Sizes) -> Sizes:
+    """Tasks of warps that take so many tiles of the target below and beside each other."""
+    tasks: Sizes = product.matrices * np.ceil(product.rows / (ROWS * down)) * np.ceil(product.columns / (COLUMNS * across))
+    return tasks
 
 
 def vector_tasks(product: Product) -> Sizes:
@@ -155,8 +161,8 @@ def in_whole_copies(elements: Sizes, dtype: DType) -> Truths:
 
 def _by_pairs(depth: Sizes, step: Sizes, width: int) -> Sizes:
     depths, steps = np.broadcast_arrays(np.asarray(depth, np.intp), np.asarray(step, np.intp))
-    pairs, places = np.unique(np.stack([depths.ravel(), steps.ravel()]), axis=1, return_inverse=True)
-    found = np.array([_long_enough(int(k), int(of_step), width) for k, of_step in pairs.T], float)
+    pairs, places = np.unique(depths * (1 << 8) + steps, return_inverse=True)  # steps are of a few bytes
+    found = np.array([_long_enough(*divmod(int(pair), 1 << 8), width) for pair in pairs], float)
     return found[places].reshape(depths.shape)
 
 

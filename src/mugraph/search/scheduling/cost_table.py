@@ -161,8 +161,9 @@ class CostTable:
     def waiting(self, schedules: Schedules, chosen: Indices, held: Floats) -> Floats:
         """Bytes that a block loads while its threads wait: [sketches, chosen schedules], as is `held`, the bytes of its tiles."""
         waiting = np.zeros_like(held)
-        for number, loads in enumerate(self._loads if self.device.load_seconds else ()):
-            alike, tiles = self._loads_of == number, tiles_of(loads, schedules, *schedules.at(chosen))
+        blocks = self._loads if self.device.load_seconds else ()
+        for number, tiles in enumerate(tiles_of(blocks, schedules, *schedules.at(chosen))):
+            alike = self._loads_of == number
             waiting[alike] = waiting_bytes(self.device, held[alike], tiles)
         return waiting
 

@@ -10,7 +10,7 @@ arrays of a number each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, reduce
 from typing import NamedTuple
 
@@ -197,40 +197,42 @@ class _Readers:
         return IndexSpace(frozenset(self.innermost[load]), self.spaces[load].cut)
 
 
-def tiles_of(block: Loads, schedules: Schedules, row: Indices, turn: Indices) -> list[LoadedTile]:
-    """The tiles of a sketch's loads at places of the lattice of schedules, as arrays of shape [schedules]."""
+def tiles_of(blocks: Iterable[Loads], schedules: Schedules, row: Indices, turn: Indices) -> Iterator[list[LoadedTile]]:
+    """The tiles of each sketch's loads at places of the lattice of schedules, as arrays of shape [schedules]."""
     loop_axis, loop = schedules.loop_axis, schedules.loop[0, turn]
 
+    @cache
     def elements(space: IndexSpace) -> Values:
         tile = schedules.grids.tile(space.axes)[row]
         return tile / loop if space.cut and loop_axis in space.axes else tile
 
+    @cache
     def sizes(product: Multiplied) -> Product:
         matrices, rows, columns, depth = map(elements, product[:4])
         return Product(matrices, rows, columns, depth, product.dtype)
 
-    threads = threads_of([sizes(product) for product in block.products], [elements(space) for space in block.others])
-
     @cache
-    def streams(product: Multiplied) -> Streams:
-        return streams_of(sizes(product), factor(product.left), factor(product.right), threads)
+    def streams(product: Multiplied, threads: bytes) -> Streams:
+        return streams_of(sizes(product), factor(product.left), factor(product.right), np.frombuffer(threads))
 
     def factor(lying: Lying | None) -> Factor | None:
         return Factor(elements(lying.row), lying.along_k) if lying is not None else None
 
-    return [
-        loaded_tile(
-            elements(load.space) * load.dtype.bytes,
-            loop if load.repeated else 1.0,
-            in_whole_copies(elements(load.row), load.dtype),
-            [(streams(product), on_left) for product, on_left in load.products],
-            load.read_elsewhere,
-            elements(load.space) * load.widened,
-            in_loop=load.repeated,
-            moves=load.space.cut and loop_axis in load.space.axes,
-        )
-        for load in block.loads
-    ]
+    for block in blocks:
+        threads = np.asarray(threads_of([*map(sizes, block.products)], [*map(elements, block.others)]), float).tobytes()
+        yield [
+            loaded_tile(
+                elements(load.space) * load.dtype.bytes,
+                loop if load.repeated else 1.0,
+                in_whole_copies(elements(load.row), load.dtype),
+                [(streams(product, threads), on_left) for product, on_left in load.products],
+                load.read_elsewhere,
+                elements(load.space) * load.widened,
+                in_loop=load.repeated,
+                moves=load.space.cut and loop_axis in load.space.axes,
+            )
+            for load in block.loads
+        ]
 
 
 def loaded_tile(
