@@ -2,11 +2,11 @@
 
     python benchmarks/gpu_expected.py --targets cuda:sm_90 cuda:sm_80 --batches 1 8 --host
 
-A row for each kernel of the first candidate, bf16 at full size: microseconds of the program at the device's full rates (`bound`)
-and of all its kernels by the cost model (`predicted`); bytes that copies have on their way to one multiprocessor while its blocks
-compute, or its threads while they wait where a kernel has no ring; the predicted share of issue slots that threads need for
-copies and operators; and how many instructions of matrix units wait for each other's sums. `--host` adds microseconds of the host
-for a call, which the tests of the launcher measure under a stub of the driver.
+A row for each generated kernel of the first candidate, bf16 at full size (kernels of the library have none): microseconds of the
+program at the device's full rates (`bound`) and of all its kernels by the cost model (`predicted`); bytes that copies have on
+their way to one multiprocessor while its blocks compute, or its threads while they wait where a kernel has no ring; the predicted
+share of issue slots that threads need for copies and operators; and how many instructions of matrix units wait for each other's
+sums. `--host` adds microseconds of the host for a call, which the tests of the launcher measure under a stub of the driver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from mugraph.devices import Device, device_for, roofline_seconds
+from mugraph.devices import Device, device_for, known_targets, roofline_seconds
 from mugraph.devices.copies import COPY_BYTES
 from mugraph.devices.products import DEPTH
 from mugraph.frontend import trace
@@ -129,7 +129,8 @@ def host_microseconds() -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, and what calls take of the host where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--targets", nargs="+", default=["cuda:sm_90"])
+    known = [target for target in known_targets() if target.startswith("cuda:")]
+    parser.add_argument("--targets", nargs="+", default=["cuda:sm_90"], choices=known, metavar="TARGET")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--host", action="store_true")

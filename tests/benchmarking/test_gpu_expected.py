@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from benchmarks.gpu_expected import chain, in_flight, issue_share, rows, table
+from benchmarks.gpu_expected import chain, in_flight, issue_share, main, rows, table
 
 from mugraph.devices import device_for
 from mugraph.ir import DType, Graph, GraphBuilder, Level
@@ -57,3 +57,10 @@ def test_rows_stand_beside_the_bound_which_no_prediction_goes_below() -> None:
     header, rule, *lines = table(found)
     assert len(lines) == len(found)
     assert all(line.count("|") == header.count("|") == rule.count("|") for line in lines)
+
+
+@pytest.mark.parametrize("target", ["cpu", "triton:sm_90", "cuda:sm_77"])
+def test_other_targets_than_those_of_cuda_are_refused(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--targets", target])
+    assert target in capsys.readouterr().err
