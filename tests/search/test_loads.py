@@ -142,6 +142,14 @@ def test_kernels_of_products_load_what_is_predicted(name: str) -> None:
     assert len(compared) > 5
 
 
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.BF16])
+def test_factors_of_fp8_are_waited_for_as_graphs_multiply_them(dtype: DType) -> None:
+    p = Program()
+    x, w = p.input("x", (7, 1024), DType.E4M3), p.input("w", (1024, 256), DType.E4M3)
+    program = finished(p, (x.cast(DType.FP32) @ w.cast(DType.FP32)).cast(dtype))
+    assert predicted_and_lowered(program, sketches=12, schedules=6)  # which compares costs of sketches with those of graphs
+
+
 @pytest.mark.parametrize("name", FUSED)
 def test_most_kernels_with_other_operators_do(name: str) -> None:
     compared = predicted_and_lowered(FUSED[name], sketches=25, schedules=2)

@@ -73,7 +73,7 @@ class SketchCost:
 
     @cached_property
     def dtypes(self) -> list[DType]:
-        """Element type of every step: that of its widest operand."""
+        """Element type of every step: that of its widest operand, or what fp8 is computed in."""
         loaded = iter(self.sources)
         dtypes: list[DType] = []
         for step in self.sketch.steps:
@@ -81,7 +81,9 @@ class SketchCost:
             if step.leaf is not None:
                 dtypes.append(next(loaded))
             else:
-                dtypes.append(reduce(DType.promote, tensors) if tensors else self.outputs[0].dtype)
+                widest = reduce(DType.promote, tensors) if tensors else self.outputs[0].dtype
+                moves = step.op in ("carry", "concat")  # by name: steps that compute nothing
+                dtypes.append(widest.of_arithmetic if widest.is_fp8 and not moves else widest)
         return dtypes
 
     @cached_property
