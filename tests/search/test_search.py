@@ -334,6 +334,18 @@ def test_what_can_be_won_is_not_known_in_a_space_or_under_masks() -> None:
     assert not search(graph, CPU, budget=20, options=options, space=SearchSpace(loops=(4,))).report.settled
 
 
+def test_an_input_that_algebra_needs_not_is_not_counted_as_read() -> None:
+    """A plan that reads all inputs is as fast as that allows, and another one need not read the second."""
+    program = Program()
+    x, y = program.input("x", (64, 4096)), program.input("y", (64, 4096))
+    graph = finished(program, (x + y.sum(-1, keepdim=True)).softmax(-1))
+    best, quick = (search(graph, CPU, budget=20, options=Options(least_gain=gain)) for gain in (0.0, 0.1))
+    assert not best.report.settled
+    assert quick.candidates[0].cost <= best.candidates[0].cost / 0.9
+    assert quick.report.gain_left is not None
+    assert 0 < quick.report.gain_left < 0.1
+
+
 def test_a_closure_cut_short_is_not_called_exhausted() -> None:
     report = search(rmsnorm(), CPU, options=Options(max_nodes=10)).report
     assert not report.exhausted

@@ -12,6 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -22,7 +23,7 @@ from mugraph.ir.axes import AxisProgram, axis_program
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.search.closure.context import TinyInputs, telling_draw
+from mugraph.search.closure.context import Context, TinyInputs, telling_draw
 from mugraph.search.closure.hoisting import hoisted
 from mugraph.search.closure.safe_softmax import without_neutral_maxima
 from mugraph.search.closure.tiers import Tier, distinct_tiers
@@ -130,7 +131,8 @@ class Search:
         if self.budget is not None:
             self.plans.give_up = self.started + self.patience * self.budget
         roofline = self.plans.roofline
-        self.report.least_seconds = roofline.seconds(roofline.memory(self.axes, self.produces), 0.0)
+        needed = sum(map(roofline.reading, _needed(self.axes.structure, seed)))
+        self.report.least_seconds = roofline.seconds(needed + roofline.writing(self.axes, self.produces), 0.0)
         self.rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
         self.written = Rehearsal(whole, len(self.input_tensors), {})
 
@@ -234,7 +236,7 @@ class Search:
         if self.space or self.kernels.masks:
             return False
         gain = 1 - self.report.least_seconds / plan.seconds
-        return gain < self.options.least_gain and self._in_range(plan)
+        return max(0.0, gain) < self.options.least_gain and self._in_range(plan)
 
     def _offer_early(self, tier: Tier) -> None:
         """Kernels of a program whose closure is not saturated at once: there are some before it is, or if it never will be.
@@ -382,6 +384,23 @@ def _plain(structure: AxisProgram, seed: int) -> tuple[AxisProgram, int]:
     """
     draw = telling_draw(structure, seed)
     return without_neutral_maxima(structure, NestingArithmetic(seed=draw), TinyInputs(draw)), draw
+
+
+@lru_cache(maxsize=256)
+def _needed(program: AxisProgram, seed: int) -> tuple[int, ...]:
+    """The sources that outputs depend on: in `(x + y.sum()).softmax()` that is `x` alone."""
+    context, arith, inputs = Context.of(program, None), NestingArithmetic(seed=seed), TinyInputs(seed)
+    usual = inputs.evaluate(program, context, arith)
+
+    def changes(source: int, draw: int) -> bool:
+        """Whether outputs change with a source; so it counts where they have no value then."""
+        other = {i: TinyInputs(draw).load(term, context, arith) for i, term in program.loads() if term.source == source}
+        with suppress(UndefinedInField):
+            values = inputs.evaluate(program, context, arith, other)
+            return not all(values[term].agrees_with(usual[term]) for term, _ in program.outputs)
+        return True
+
+    return tuple(source for source in dict.fromkeys(term.source for _, term in program.loads()) if changes(source, seed + 1))
 
 
 def left_out(program: AxisProgram, loop_axes: Sequence[int], kernels: int) -> Iterator[str]:

@@ -128,7 +128,7 @@ class SearchReport:
     best_seconds: float | None = None
     """Predicted for the best candidate."""
     least_seconds: float | None = None
-    """Predicted for reading each input and writing each output once, in one launch that computes nothing."""
+    """Predicted for reading each input that outputs depend on, and writing each output, once in a launch without arithmetic."""
     paddings: list[str] = field(default_factory=list)
     """Dimensions that cannot be cut into useful parts, and what padding them is predicted to bring."""
 
@@ -182,7 +182,7 @@ class SearchReport:
 
     @property
     def gain_left(self) -> float | None:
-        """By which part of the best prediction any muGraph could be better that reads each input and writes each output."""
+        """By which part of the best prediction any muGraph could be better: it reads what outputs depend on, and writes them."""
         if self.best_seconds is None or self.least_seconds is None:
             return None
         return max(0.0, 1 - self.least_seconds / self.best_seconds)
@@ -193,7 +193,9 @@ class SearchReport:
         if gain is None or gain >= LITTLE:
             return ""
         least = math.floor(100 * (1 - gain))
-        return f"; whatever reads every input and writes every output is predicted to take at least {least}% of the best found"
+        return (
+            f"; what reads all that outputs depend on and writes these is predicted to take at least {least}% of the best found"
+        )
 
     def _cuts_exhausted(self) -> str:
         """Which cuts were looked at."""
