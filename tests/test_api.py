@@ -22,8 +22,8 @@ from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnav
 from mugraph.ir.graph import Graph
 from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.runtime.benchmarking import Duel
+from mugraph.search import Options, SearchReport, SearchResult
 from mugraph.search import Proposal as Proposal
-from mugraph.search import SearchReport, SearchResult
 from mugraph.selection import qualification
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event
@@ -140,6 +140,46 @@ def test_what_fails_verification_is_never_returned(monkeypatch: pytest.MonkeyPat
     assert opt.candidates == ()
     assert len(opt.report.rejected) == len(proposals)
     torch.testing.assert_close(opt(*inputs()), normalised_product(*inputs()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("profile", [True, False])
+def test_a_search_that_settled_goes_on_where_nothing_found_is_right(monkeypatch: pytest.MonkeyPatch, profile: bool) -> None:
+    def wrong(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-5)) @ w
+
+    def proposals(function: Callable[..., torch.Tensor]) -> list[Proposal]:
+        found = mugraph.superoptimize(function, inputs(), profile=False).candidates
+        return [Proposal(candidate.graph, 1e-6) for candidate in found]
+
+    lies, truths = proposals(wrong), proposals(normalised_product)
+    gains: list[float] = []
+
+    def found(*program: object, options: Options, **settings: object) -> SearchResult:
+        gains.append(options.least_gain)
+        settled = options.least_gain > 0
+        return SearchResult(lies if settled else [*lies, *truths], SearchReport(seconds=1.0, settled=settled))
+
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", found)
+    opt = mugraph.superoptimize(normalised_product, inputs(), profile=profile, cache="off")
+    assert gains == [0.1, 0.0]
+    assert len(opt.report.rejected) == len(lies)
+    assert not opt.report.search["settled"]
+    assert opt.report.search["seconds"] == 2.0
+    assert {candidate.graph for candidate in opt.candidates} <= {proposal.graph for proposal in truths}
+    assert opt.candidates
+
+
+def test_a_search_for_a_given_form_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    gains: list[float] = []
+
+    def found(*program: object, options: Options, **settings: object) -> SearchResult:
+        gains.append(options.least_gain)
+        return SearchResult([], SearchReport())
+
+    like = mugraph.superoptimize(normalised_product, inputs(), profile=False).candidates[0].graph
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", found)
+    mugraph.superoptimize(normalised_product, inputs(), profile=False, cache="off", like=like)
+    assert gains == [0.0]
 
 
 def test_what_is_not_clearly_faster_than_the_function_is_the_function(monkeypatch: pytest.MonkeyPatch) -> None:

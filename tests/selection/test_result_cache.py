@@ -132,6 +132,16 @@ def test_a_longer_budget_is_used_unless_the_search_had_ended(store: Store, searc
     assert not optimized(cache=store, budget=90.0).report.recalled
 
 
+def test_a_settled_search_of_which_nothing_was_good_is_not_the_last_word(store: Store, searches: list[Any]) -> None:
+    optimized(cache=store, budget=60.0)
+
+    def nothing_good(document: dict[str, Any]) -> None:
+        document["report"]["found"] = False
+
+    change(store, nothing_good)
+    assert not optimized(cache=store, budget=90.0).report.recalled
+
+
 def test_a_longer_budget_is_used_where_proofs_were_hurried(store: Store, searches: list[Any]) -> None:
     optimized(cache=store, budget=60.0)
 

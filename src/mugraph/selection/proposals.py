@@ -59,6 +59,8 @@ class Inquiry:
     """As many as are wanted of a closure search."""
     hidden: Hidden = field(default_factory=dict)
     """Where inputs are -inf in the example, by name."""
+    least_gain: float = _LEAST_GAIN
+    """Part of the best prediction; where no muGraph can win as much, a closure search ends."""
 
     def found(self, deadline: Deadline, tell: ProgressCallback) -> Found:
         """What is found in this part of what is left of a budget; raises InvalidInput where a space was searched in vain."""
@@ -67,6 +69,17 @@ class Inquiry:
         if self.space and not result.candidates and result.report.exhausted:
             raise InvalidInput(f"no muGraph of the program was found in the space asked for{self._why(result)}")
         return result
+
+    def beyond(self, settled: SearchResult, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
+        """What a search that `settled` left out, as many muGraphs as it proposed beside them; what it found where that is all."""
+        wider = replace(self, least_gain=0.0, candidates=self.candidates + len(settled.candidates))
+        found = wider.found(deadline, tell)
+        if not isinstance(found, SearchResult) or not found.candidates:
+            return replace(settled, report=replace(settled.report, interrupted=found.report.interrupted))
+        candidates = {each.graph: each for each in (*settled.candidates, *found.candidates)}
+        first, seconds = settled.report.first_found_seconds, settled.report.seconds + found.report.seconds
+        report = replace(found.report, first_found_seconds=first, seconds=seconds)
+        return SearchResult(sorted(candidates.values(), key=lambda each: each.cost), report, found.in_range)
 
     def _search(self, budget: float | None, deadline: Deadline, tell: ProgressCallback) -> Found:
         begun = deadline.elapsed
@@ -87,7 +100,7 @@ class Inquiry:
                 self.device,
                 budget=budget,
                 progress=report,
-                options=Options(candidates=self.candidates, least_gain=_LEAST_GAIN),
+                options=Options(candidates=self.candidates, least_gain=self.least_gain),
                 workers=self.workers,
                 shelf=self.shelf,
                 space=self.space,

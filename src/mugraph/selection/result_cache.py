@@ -202,7 +202,7 @@ def _raise_if(wrong: str) -> None:
 def _unhurried(document: Mapping[str, Any]) -> bool:
     """Whether more time would have changed nothing."""
     kept, report = document["budget"], document["report"]
-    ended = report["search"]["exhausted"] or report["search"].get("settled", False)
+    ended = report["search"]["exhausted"] or (report["found"] and report["search"].get("settled", False))
     return kept is None or bool(ended and _UNHURRIED * report["total_seconds"] <= kept)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeGuard, cast, get_args
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mugraph.results.coverage import of_program
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER, BaselineComparison
-from mugraph.search import SearchSpace
+from mugraph.search import SearchResult, SearchSpace
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.executors import Workers, check_workers
 from mugraph.search.scheduling.masks import Hidden
@@ -280,17 +280,16 @@ def _ended(begun: _Begun, wanted: OptimizationSettings, tell: ProgressCallback) 
         return recalled
     original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
     asked = (problem.program, searched_for(problem, memory.device), wanted.search, space, wanted.workers, memory.store)
-    found = Inquiry(*asked, candidates=qualifier.looked_at, hidden=begun.hidden).found(qualifier.deadline, tell)
-    if found.report.interrupted:
-        qualifier.answer_interruption()
-    candidates = found.candidates if wanted.like is None else of_form(found.candidates, wanted.like, problem.program)
-    proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
+    inquiry = Inquiry(*asked, candidates=qualifier.looked_at, hidden=begun.hidden)
+    if wanted.like is not None:  # which may be among what a search that settles leaves out
+        inquiry = replace(inquiry, least_gain=0.0)
+    found = inquiry.found(qualifier.deadline, tell)
     measured = wanted.profile and original.executable.machine.available
     own = problem.own_on(original.executable.machine) if measured else None
-    if measured:
-        proved = qualifier.rank_and_prove(qualifier.compile(proposals), problem.inputs)
-    else:
-        proved = qualifier.compile_and_prove(proposals)
+    proved = _proved(found, begun, wanted, measured)
+    if not proved and _may_go_on(found, qualifier):
+        found, tried = inquiry.beyond(found, qualifier.deadline, tell), found.candidates
+        proved = _proved(found, begun, wanted, measured, {candidate.graph for candidate in tried})
     if own is not None:
         proved = qualifier.settle_among(proved, problem.inputs)
     elif measured:
@@ -304,6 +303,28 @@ def _ended(begun: _Begun, wanted: OptimizationSettings, tell: ProgressCallback) 
     if not result.report.interrupted:
         memory.keep(result)
     return result
+
+
+def _proved(
+    found: Found, begun: _Begun, wanted: OptimizationSettings, measured: bool, tried: Collection[Graph] = ()
+) -> list[Proved]:
+    """What is proved of the candidates that were not tried before, fastest first where they are measured."""
+    qualifier, problem = begun.qualifier, begun.problem
+    if found.report.interrupted:
+        qualifier.answer_interruption()
+    candidates = [candidate for candidate in found.candidates if candidate.graph not in tried]
+    if wanted.like is not None:
+        candidates = of_form(candidates, wanted.like, problem.program)
+    proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
+    if measured:
+        return qualifier.rank_and_prove(qualifier.compile(proposals), problem.inputs)
+    return qualifier.compile_and_prove(proposals)
+
+
+def _may_go_on(found: Found, qualifier: Qualifier) -> TypeGuard[SearchResult]:
+    """Whether a search ended because there was nothing to win, and there is time for what it left out."""
+    ended = qualifier.interrupted or qualifier.deadline.passed
+    return isinstance(found, SearchResult) and found.report.settled and not ended
 
 
 def reading(deadline: Deadline, tell: ProgressCallback, *subjects: Subject) -> Deadline:
