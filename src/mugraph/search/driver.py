@@ -276,11 +276,13 @@ class Search:
         if not self.report.settled and self._settles(plan):
             self.report.settled = True
             if self.budget is not None:
+                self.kernels.alone()  # workers would have to start first
                 self.kernels.deadline = min(self.kernels.deadline, self.kernels.now() + _SETTLED_SECONDS)
         if self.report.first_found_seconds is None:
             self._graph(plan)
             self.report.first_found_seconds = time.perf_counter() - self.started
-            self._announce_finer_tiers(tier)
+            if not self.report.settled:
+                self._announce_finer_tiers(tier)
 
     def _in_range(self, plan: Plan) -> bool:
         return self.rehearsal.within(plan, self.written.own_errors)

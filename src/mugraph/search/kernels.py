@@ -201,6 +201,11 @@ class KernelSearch:
             if item.key not in self.announced and item.key not in self.found and self.known.get(item.key) is None:
                 self.announced[item.key] = self.executor.submit(item)
 
+    def alone(self) -> None:
+        """Search everything in this process from now on, and wait for no worker."""
+        self.executor = Serial()
+        self.announced.clear()
+
     def item(self, program: AxisProgram, tier: Tier, loop_axis: int | None) -> tuple[Item, tuple[int, ...]]:
         """The work item of a context, and the sources that its loads 0, 1, ... stand for."""
         form, sources = canonical(program.structure)

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import pytest
 
 from mugraph.devices import device_for
-from mugraph.search import search
+from mugraph.search import Options, search
 from mugraph.search.executors import Processes
 from mugraph.search.structures import KNOWN, FoundStructure
-from mugraph.search.tasks import Item
+from mugraph.search.tasks import _LOOPLESS, Item
 from mugraph.testing.forms import CASES
 
 from ..programs import PAPER
@@ -52,6 +52,18 @@ def test_several_kernels_do_not_depend_on_the_number_of_workers(name: str) -> No
         found.append(([(c.graph, c.cost) for c in result.candidates], result.report.states, result.report.not_searched))
     assert found[0] == found[1]
     assert len(found[0][0][0][0].kernels()) == 2
+
+
+def test_what_a_settled_search_lists_does_not_depend_on_when_workers_start() -> None:
+    """The first plan leaves little to win, and the second that there is for others passes before workers have begun."""
+    found = []
+    for workers in (1, 3):
+        KNOWN.clear()
+        _LOOPLESS.clear()
+        result = search(PAPER["rmsnorm"](), CPU, budget=20, workers=workers, options=Options(least_gain=0.95))
+        assert result.report.settled
+        found.append([c.graph for c in result.candidates])
+    assert found[0] == found[1]
 
 
 @dataclass(frozen=True)
