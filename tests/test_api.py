@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -305,6 +306,20 @@ def test_the_longer_a_function_the_more_time_its_pieces_have(monkeypatch: pytest
     with pytest.raises(Asked):
         mugraph.superoptimize(stream, arguments, budget=600, profile=False, cache="off")
     assert given == [pytest.approx(600 * share, rel=0.1)]
+
+
+@pytest.mark.parametrize(("segments", "single", "divided"), [(4, 3, True), (4, 2, False), (0, 4, False)])
+def test_a_long_function_of_which_most_runs_as_it_is_has_its_pieces_searched(
+    monkeypatch: pytest.MonkeyPatch, segments: int, single: int, divided: bool
+) -> None:
+    kernels = [SimpleNamespace(op=op) for op in ["sum"] * single + ["graph_defined"] * (4 - single)]
+    graph, report = SimpleNamespace(kernels=lambda: kernels), SimpleNamespace(search={"segments": segments}, interrupted=False)
+    whole, pieces = SimpleNamespace(found=True, graph=graph, report=report), SimpleNamespace(found=True)
+    monkeypatch.setattr("mugraph.api.superoptimized", lambda *asked: whole)
+    monkeypatch.setattr("mugraph.api._in_pieces", lambda *asked: pieces)
+    arguments = [torch.randn(4, 16), *(torch.randn(16, 16) for _ in range(12))]
+    opt: object = mugraph.superoptimize(stream, arguments, budget=600, profile=False, cache="off")
+    assert opt is (pieces if divided else whole)
 
 
 def test_programs_too_deep_for_the_search_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.cores import has_lookups
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import is_contraction, is_scan
+from mugraph.ir.ops import GRAPH_DEFINED, is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
@@ -216,7 +216,7 @@ def superoptimize(
         if not divisible or not _may_be_divided(problem.program):
             return superoptimized(problem, settings, deadline, tell)
         whole = superoptimized(problem, settings, Deadline(deadline.share(_share_of_whole(problem.program))), tell)
-        if whole.found or whole.report.interrupted or deadline.passed:
+        if (whole.found and not _mostly_as_it_is(whole)) or whole.report.interrupted or deadline.passed:
             return whole
         with suppress(InvalidInput, UnsupportedOperator):  # what is no reason to lose the whole: it calls the function
             if (pieces := _in_pieces(call, given, settings, deadline, tell, whole)).found:
@@ -484,6 +484,12 @@ def _share_of_whole(program: Graph) -> float:
     if operators > LONG:
         return _FOR_A_LONG_WHOLE
     return _FOR_THE_WHOLE if has_parts(program) or operators > _SHORT else 1.0
+
+
+def _mostly_as_it_is(whole: Superoptimized) -> bool:
+    """Whether most kernels of what was found in segments are single operators of the program, as where time was short."""
+    kernels = whole.graph.kernels()
+    return whole.report.search.get("segments", 0) > 0 and 2 * sum(node.op != GRAPH_DEFINED for node in kernels) > len(kernels)
 
 
 def _recorded(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[RecordedCall, ExampleInputs]:

@@ -79,7 +79,7 @@ def superoptimized_in_pieces(
     optimizer = Optimizer(options, tell)
     if isinstance(whole, Superoptimized):
         optimizer.refuse(whole)
-        why = "of which nothing clearly faster was found as a whole"
+        why = f"of which {'few kernels were' if whole.found else 'nothing clearly faster was'} found as a whole"
     else:
         why = f"which is none as a whole: {str(whole).split(';')[0]}"
     choices = [
