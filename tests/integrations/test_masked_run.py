@@ -178,6 +178,15 @@ def test_kernels_are_looked_at_with_masks_that_hide_much_and_no_row() -> None:
         assert shown.sum() == size - size // 2
 
 
+def test_a_mask_that_hides_a_row_decides_for_no_others() -> None:
+    masked = SimpleNamespace(more=0, inputs=(Place(0, 0), Place(1, 0)))
+    part: Any = SimpleNamespace(masked=masked, strides=[], masks=(1,), original=lambda *inputs: [])
+    run, ran = MaskedRun(part, lambda module, masked, budget: None, 8), list[int]()
+    kernels: Any = lambda size, inputs: ran.append(size)  # noqa: E731
+    run._is_faster(kernels, 8, [torch.randn(8, 2), torch.zeros(1, 8, dtype=torch.bool)])
+    assert {*ran} == {8}
+
+
 def test_room_is_bounded_by_what_inputs_take() -> None:
     run = Counted(in_place=True, more=1)
     wide = torch.empty(4, 1 << 14)  # 64 KiB an element

@@ -195,12 +195,19 @@ class MaskedRun:
 
     def _is_faster(self, runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether kernels are to run the part at a size rather than PyTorch."""
-        given = self._resized(inputs, size)
+        given = self._shown(self._resized(inputs, size))
         calls: list[Callable[[], Any]] = [
             functools.partial(self._by_torch, given),
             functools.partial(self._by_kernels, runner, size, given),
         ]
         return not self.faster or self._tried(functools.partial(quickest, calls)) == 1
+
+    def _shown(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Inputs without masks that hide a row: with these PyTorch would be compared with itself."""
+        for number in self.part.masks:
+            if hides_a_row(inputs[number]):
+                inputs[number] = torch.ones_like(inputs[number])
+        return inputs
 
     def _hiding(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Inputs whose masks hide the first keys of each row, of later rows fewer: what all rows hide, kernels may leave out."""
