@@ -185,6 +185,14 @@ def test_chunks_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make.made == [2, 8, 32]
 
 
+def test_results_have_the_strides_of_their_shapes_behind_dimensions_of_one_element() -> None:
+    graph = CoveredGraph(general, Specializer(), AXIS, limit=4)
+    whole = torch.randn(1, 8, 4)
+    part = graph._first(whole, (1, 1), 5)
+    assert part.stride() == (20, 4, 1)
+    assert torch.equal(part, whole[:, :5])
+
+
 def test_only_so_many_sizes_are_optimized_and_failures_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     make = Specializer()
     graph = CoveredGraph(general, make, AXIS, limit=2)

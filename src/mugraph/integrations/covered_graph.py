@@ -135,7 +135,10 @@ class CoveredGraph:
         return run
 
     def _first(self, output: Any, place: tuple[int, int] | None, size: int) -> Any:
-        return output if place is None else output.narrow(place[0], 0, size * place[1]).contiguous()
+        if place is None:
+            return output
+        part = output.narrow(place[0], 0, size * place[1])
+        return part.flatten().view(part.shape)  # with the strides of its own shape where dimensions before have one element, too
 
     def _joined(self, parts: Sequence[Sequence[Any]], chunks: Sequence[Chunk]) -> list[Any]:
         """Results of chunks as one, without what the last repeats of those before it."""
