@@ -28,6 +28,15 @@ def with_another(folder: Path, to: Path, place: str, save: Callable[[Path], obje
     return listed_again(to)
 
 
+def unlisted(folder: Path, place: str) -> Path:
+    """The folder, whose manifest says nothing of one of its folders."""
+    manifest = folder / "mugraph.json"
+    listed = json.loads(manifest.read_text())
+    listed["files"] = {name: digest for name, digest in listed["files"].items() if not name.startswith(f"{place}/")}
+    manifest.write_text(json.dumps(listed))
+    return folder
+
+
 def listed_again(folder: Path) -> Path:
     """The folder, with the hashes of all its files in its manifest."""
     manifest = folder / "mugraph.json"

@@ -22,7 +22,7 @@ from mugraph.cli.capacities_check import check_range_of_capacities
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.sizes.loaded_capacities import LoadedCapacities
 
-from .saved_folders import changed, with_another
+from .saved_folders import changed, unlisted, with_another
 
 KEYS = Dim("keys", 1, 70)
 WEIGHT = torch.randn(16, 16, generator=torch.Generator().manual_seed(5))
@@ -184,6 +184,9 @@ def test_words_that_make_another_function_of_the_programs_are_found_out(folder: 
     "change",
     [
         _set("slots", [[0, 1], [None, 2]]),
+        _set("slots", [[0, 1], [3, 1]]),
+        _set("slots", [[1, 1], [None, 1]]),
+        _set("slots", [[-1, 1], [None, 1]]),
         _set("inputs", [None, 2, 2, None, None]),
         _set("inputs", [None, None, None, None, None]),
         _set("inputs", [None, -1, 1, None, None]),
@@ -231,9 +234,43 @@ def test_a_program_of_its_own_right_is_refused_where_it_is_not_masked_or_another
         check_capacities(wrong)
     with pytest.raises(InvalidInput, match=r"reaches results of capacity 31|have different results"):
         DynamicSuperoptimized.load(wrong)
+    unlisted(wrong, "capacities/31")
+    with pytest.raises(Rejected, match="speaks of other results"):
+        check_capacities(wrong)
+    with pytest.raises(InvalidInput, match="lists results of other sizes"):
+        DynamicSuperoptimized.load(wrong)
+    assert check_range_of_capacities(wrong, None, None, json_output=True) == 1
 
 
 _INPUTS: list[Any] = [(4, 1, 16), (4, 32, 16), (4, 32, 16), (4, 1, 16), "slots", "slots", (16, 16)]
+
+
+@pytest.mark.parametrize("places", [[[[1], 1]], [[None, 1]], [[1, 0.5]], [[1]], 3])
+def test_places_that_are_none_are_refused_by_the_command(folder: Path, tmp_path: Path, places: Any) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text(FUNCTIONS)
+    wrong = changed(folder, tmp_path / "wrong", "capacities.json", _set("dynamic", places))
+    assert check_range_of_capacities(wrong, f"{file}:decode", None, json_output=True) == 1
+
+
+def test_a_maximum_with_0_in_other_slots_is_refused(tmp_path: Path) -> None:
+    """Nothing that lies there reaches it, and of numbers of both signs it is the maximum of those that are held."""
+    given, rows = (torch.randn(4, 24, 8), torch.randn(8, 8)), Dim("rows", 20, 60)
+    made = mugraph.superoptimize(lambda x, w: (x @ w).amax(1), given, budget=60.0, profile=False, dynamic={0: {1: rows}})
+    assert made.capacities is not None
+    folder, less = made.save(tmp_path / "maximum"), min(made.capacities.kernels)
+    assert check_capacities(folder) == (32, 60)
+    other = mugraph.superoptimize(
+        lambda x, w, held: (torch.where(held[:, None], x @ w, 0.0).amax(1),),
+        (torch.randn(4, less, 8), given[1], torch.ones(less, dtype=torch.bool)),
+        budget=20.0,
+        profile=False,
+    )
+    wrong = with_another(folder, tmp_path / "wrong", f"capacities/{less}", other.save)
+    with pytest.raises(Rejected, match="results at size 20 differ"):
+        check_capacities(wrong)
+    with pytest.raises(InvalidInput, match="have different results"):
+        DynamicSuperoptimized.load(wrong)
 
 
 def test_files_that_were_changed_are_refused(folder: Path, tmp_path: Path) -> None:

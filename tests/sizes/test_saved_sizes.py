@@ -20,7 +20,7 @@ from mugraph.cli.sizes_check import check_range
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.sizes.dynamic_results import superoptimized_for_sizes
 
-from .saved_folders import changed, with_another
+from .saved_folders import changed, unlisted, with_another
 
 BATCH = Dim("batch", 1, 20)
 
@@ -105,6 +105,25 @@ def test_another_axis_is_rejected(folder: Path, tmp_path: Path) -> None:
     narrow = changed(folder, tmp_path / "n", "sizes.json", lambda document: document["dimension"].update(high=9))
     with pytest.raises(Rejected, match="outside of its range"):
         check_sizes(narrow)
+
+
+def test_results_that_the_manifest_does_not_list_are_not_among_the_others(folder: Path, tmp_path: Path) -> None:
+    """The checker would not look at them."""
+    shutil.copytree(folder, tmp_path / "w")
+    wrong = unlisted(tmp_path / "w", "sizes/8")
+    with pytest.raises(Rejected, match="speaks of other results"):
+        check_sizes(wrong)
+    with pytest.raises(InvalidInput, match="lists results of other sizes"):
+        DynamicSuperoptimized.load(wrong)
+    assert check_range(wrong, None, None, json_output=True) == 1
+
+
+@pytest.mark.parametrize("places", [[[[0], 0]], [[None, 0]], [[0, 0.5]], [[0]], 3])
+def test_places_that_are_none_are_refused_by_the_command(folder: Path, tmp_path: Path, places: Any) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text(FUNCTIONS)
+    wrong = changed(folder, tmp_path / "w", "sizes.json", lambda document: document.update(dynamic=places))
+    assert check_range(wrong, f"{file}:scores", None, json_output=True) == 1
 
 
 def test_a_program_of_another_function_is_rejected(folder: Path, tmp_path: Path) -> None:

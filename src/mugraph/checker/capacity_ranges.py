@@ -23,6 +23,9 @@ from mugraph.checker.tensors import Array
 
 _GARBAGE = (np.nan, np.inf, -np.inf, 1e3)
 """What lies in slots that are not held, beside 0."""
+_SIGNS = ((0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
+"""Those of numbers that programs are called with, for every other argument, 0 being both: in sums and products of numbers of one
+sign a 0 that takes part in a maximum is found."""
 _CLOSE = 1e-9
 _INDICES = ("int32", "int64")
 
@@ -65,6 +68,8 @@ class _Masked:
         numbers = list(range(arguments)) == sorted(said["arguments"]) and len(shapes) == arguments
         if not numbers or len(program["outputs"]) != len(said["outputs"]):
             raise Rejected(f"capacities/{capacity}: its program has other inputs or outputs than capacities.json says")
+        if any(first is not None and not 0 <= first < end for first, end in said["slots"]):
+            raise Rejected("capacities.json: an input says of no slots that they are held")
         if any(each["dtype"] in _INDICES for each in made.tensors):
             raise Undecided(f"capacities/{capacity}: its program looks something up, and is not called here")
         outputs = [program["nodes"][i]["outputs"][j]["shape"] for i, j in program["outputs"]]
@@ -112,13 +117,13 @@ class _Masked:
         dim: int | None = self.said["inputs"][number]
         return inputs[number] if dim is None else _in_slots(inputs[number], dim, size, self.slots, behind)
 
-    def examples(self, kind: str) -> dict[int, Array]:
-        """Arguments of the function at the capacity: normal numbers, or their magnitudes; booleans are true, so that nothing is
-        hidden."""
+    def examples(self, signs: tuple[int, int]) -> dict[int, Array]:
+        """Arguments of the function at the capacity: normal numbers, or those of one sign for each; booleans are true, so that
+        nothing is hidden."""
         numbers, made = np.random.default_rng(self.capacity), dict[int, Array]()
         for number, tensor in zip(self.said["arguments"], self.tensors, strict=True):
             normal = numbers.standard_normal(tensor["shape"])
-            shown = np.asarray(np.abs(normal) if kind == "positive" else normal)
+            shown = np.asarray(np.abs(normal) * signs[number % 2] if any(signs) else normal)
             made[number] = np.ones_like(shown) if tensor["dtype"] == "bool" else shown
         return made
 
@@ -137,8 +142,8 @@ def _sizes(low: int, capacity: int) -> list[int]:
 
 def _check_other_slots(program: _Masked, low: int) -> None:
     """Raise Rejected where what lies in slots that are not held reaches a result."""
-    for kind in ("normal", "positive"):
-        inputs = program.examples(kind)
+    for signs in _SIGNS:
+        inputs = program.examples(signs)
         for size in _sizes(low, program.capacity):
             with np.errstate(all="ignore"):
                 plain = program.called(size, inputs, 0.0)
@@ -151,8 +156,8 @@ def _check_other_slots(program: _Masked, low: int) -> None:
 
 def _compare(less: _Masked, more: _Masked, low: int) -> None:
     """Raise Rejected unless two capacities have the same results at sizes that both hold."""
-    for kind in ("normal", "positive"):
-        inputs = more.examples(kind)
+    for signs in _SIGNS:
+        inputs = more.examples(signs)
         for size in _sizes(low, less.capacity):
             with np.errstate(all="ignore"):
                 ours, theirs = less.called(size, inputs, 0.0), more.called(size, inputs, 0.0)

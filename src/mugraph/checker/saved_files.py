@@ -83,7 +83,10 @@ def read_range(folder: Path, kind: str) -> tuple[Json, dict[int, Path]]:
     for name in own:
         if name not in listed or hashlib.sha256(_content(folder, name)).hexdigest() != listed[name]:
             raise Rejected(f"{name}: changed after it was saved, or not listed in the manifest")
-    return _object(document, _content(folder, document)), {int(size): folder / kind / size for size in sorted(sizes, key=int)}
+    said = _object(document, _content(folder, document))
+    if not isinstance(said.get("seconds"), dict) or said["seconds"].keys() != sizes:
+        raise Rejected(f"{document}: it speaks of other results than {MANIFEST} lists")
+    return said, {int(size): folder / kind / size for size in sorted(sizes, key=int)}
 
 
 def graph_digest(document: Json) -> str:

@@ -27,6 +27,10 @@ from mugraph.sizes.saved_capacities import DOCUMENT, SavedCapacities
 from mugraph.support.picking import picked
 from mugraph.verifier.float_report import MULTIPLE, TOLERANCES
 
+_SIGNS = ((0, 0), (-1, -1), (1, -1), (-1, 1))
+"""Those of numbers in every other input with which capacities are compared, 0 being both: a 0 that takes part in the maximum of
+negative numbers is found."""
+
 
 @dataclass(frozen=True, slots=True)
 class _InOrder:
@@ -105,7 +109,8 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedCapacities:
         if not calls.take(capacity, result, calls.growing(capacity, result)):
             raise InvalidInput(f"{folder}: what lies behind the elements reaches results of capacity {capacity}; do not use it")
     for less, more in itertools.pairwise(sorted(made)):
-        if any(_differ(calls, less, more, size) for size in looked_at(saved.dim.low, less)):
+        sizes = [*looked_at(saved.dim.low, less), less]  # the last is all of what the smaller one has
+        if any(_differ(calls, less, more, size) for size in sizes if saved.dim.low <= size <= saved.dim.high):
             raise InvalidInput(f"{folder}: capacities {less} and {more} have different results; do not use it")
     return LoadedCapacities(saved, calls)
 
@@ -120,11 +125,19 @@ def _differ(calls: CapacityCalls[MaskedCalls], one: int, other: int, size: int) 
     """Whether two capacities have results at a size that rounding does not explain."""
     if not all(calls.kernels[capacity].executable.machine.available for capacity in (one, other)):
         return False
-    inputs = calls.masked.resized(size)
-    with torch.inference_mode():
-        ours, theirs = (tree_flatten(calls.at(capacity)(*inputs))[0] for capacity in (one, other))
+    normal = calls.masked.resized(size)
     dtypes = [tensor.dtype for tensor in calls.kernels[one].program.output_tensors]
-    return not all(map(_are_close, ours, theirs, dtypes))
+    for signs in _SIGNS:
+        inputs = [_of_sign(tensor, signs[number % 2]) for number, tensor in enumerate(normal)]
+        with torch.inference_mode():
+            ours, theirs = (tree_flatten(calls.at(capacity)(*inputs))[0] for capacity in (one, other))
+        if not all(map(_are_close, ours, theirs, dtypes)):
+            return True
+    return False
+
+
+def _of_sign(tensor: torch.Tensor, sign: int) -> torch.Tensor:
+    return tensor.abs() * sign if sign and tensor.is_floating_point() else tensor
 
 
 def _are_close(ours: torch.Tensor, theirs: torch.Tensor, dtype: DType) -> bool:

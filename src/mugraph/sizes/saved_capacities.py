@@ -32,9 +32,11 @@ from mugraph.results.places import check_replaceable
 from mugraph.results.serialization import (
     CAPACITIES,
     documents,
+    folders_of_results,
     json_text,
     kind_of,
     parsed,
+    places_of_sizes,
     read_files,
     read_manifest,
     with_manifest,
@@ -126,18 +128,19 @@ class SavedCapacities:
         manifest = read_manifest(folder)
         if kind_of(manifest) != CAPACITIES:
             raise InvalidInput(f"{folder} holds no kernels of capacities; read it with mugraph.load")
-        record = parsed(folder, read_files(folder, manifest, _is_of_capacities), DOCUMENT)
+        files = read_files(folder, manifest, _is_of_capacities)
+        record = parsed(folder, files, DOCUMENT)
         try:
-            return cls._of_record(folder, record)
+            return cls._of_record(folder, files, record)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, InvalidInput) as error:
             raise InvalidInput(f"{folder / DOCUMENT} is malformed ({error}); optimize and save again") from None
 
     @classmethod
-    def _of_record(cls, folder: Path, record: Mapping[str, Any]) -> SavedCapacities:
+    def _of_record(cls, folder: Path, files: Mapping[str, str], record: Mapping[str, Any]) -> SavedCapacities:
         dim = Dim(str(record["dimension"]["name"]), record["dimension"]["low"], record["dimension"]["high"])
         places = SlotPlaces(
             tuple(None if dim is None else Place(_number(dim), 0) for dim in record["inputs"]),
-            tuple(Slots(None if first is None else _number(first), _number(end)) for first, end in record["slots"]),
+            tuple(_slots(*slots) for slots in record["slots"]),
             tuple(map(_number, record["counts"])),
             tuple(None if place is None else Place(*map(_number, place)) for place in record["outputs"]),
         )
@@ -150,8 +153,8 @@ class SavedCapacities:
             raise ValueError("inputs of programs are not the arguments, one each")
         if not any(places.inputs) or not places.slots or dim.high > max(seconds):
             raise ValueError("nothing has the dimension, or no capacity holds all of it")
-        dynamic = tuple((argument, int(position)) for argument, position in record["dynamic"])
-        programs = {capacity: folder / CAPACITIES / str(capacity) for capacity in sorted(seconds)}
+        dynamic = places_of_sizes(record["dynamic"])
+        programs = folders_of_results(folder, files, CAPACITIES, seconds)
         structure = record["structure"]
         filled(structure, list(range(len(places.outputs))))
         return cls(dim, dynamic, str(record["claim"]), places, arguments, structure, seconds, programs)
@@ -201,6 +204,12 @@ def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no number of a dimension or slot")
     return value
+
+
+def _slots(first: Any, end: Any) -> Slots:
+    if first is not None and _number(first) >= _number(end):
+        raise ValueError(f"no slots are from {first} to {end}")
+    return Slots(first, _number(end))
 
 
 def _example(shape: Shape, dtype: DType, generator: torch.Generator) -> torch.Tensor:

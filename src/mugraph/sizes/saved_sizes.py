@@ -23,9 +23,11 @@ from mugraph.results.places import check_replaceable
 from mugraph.results.serialization import (
     RANGE,
     documents,
+    folders_of_results,
     json_text,
     kind_of,
     parsed,
+    places_of_sizes,
     read_files,
     read_manifest,
     with_manifest,
@@ -97,10 +99,10 @@ class SavedSizes:
             seconds = {int(size): float(each) for size, each in record["seconds"].items()}
             costs = Costs(seconds, {}, float(record["chunk"]), float(record["padding"]))
             inputs = tuple(None if place is None else int(place) for place in record["inputs"])
-            dynamic = tuple((argument, int(position)) for argument, position in record["dynamic"])
-            programs = {size: folder / RANGE / str(size) for size in sorted(seconds)}
+            dynamic = places_of_sizes(record["dynamic"])
+            programs = folders_of_results(folder, files, RANGE, seconds)
             return cls(manifest, dim, dynamic, str(record["claim"]), inputs, record["structure"], costs, programs)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
             raise InvalidInput(f"{folder / DOCUMENT} is malformed ({error}); optimize and save again") from None
 
 
