@@ -162,6 +162,17 @@ def test_axes_that_no_tensor_has_two_of_are_cut_together() -> None:
     assert sketch_of((0,)).grid_axes == ((0,),)
 
 
+def test_axes_that_an_output_repeats_its_elements_along_are_not_cut_with_its_own() -> None:
+    p = Program()
+    x, y, w = p.input("x", (512,)), p.input("y", (256,)), p.input("w", (512, 64))
+    wide, narrow = x.exp().expand(256, 512), y.exp()  # a block would have a part of both dimensions of the first
+    program = finished(p, wide, narrow, (wide @ w) * narrow.unsqueeze(1))
+    for candidate in search(program, device_for("cuda:sm_90")).candidates:
+        assert [tensor.shape for tensor in candidate.graph.output_tensors] == [(256, 512), (256,), (256, 64)]
+        for got, wanted in zip(outputs(candidate.graph), outputs(program), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
 def test_parts_that_are_cut_together_are_as_many_of_each_axis() -> None:
     grids = grids_over(((0,), (1, 2)), [(2, 12, 8)])
     assert sorted(zip(grids.parts[0], grids.parts[1], strict=True)) == [(n, m) for n in (1, 2) for m in (1, 2, 4)]

@@ -20,7 +20,7 @@ from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, Call, is_reduction
 from mugraph.search.closure.sketch import Sketch, Step, sums
 from mugraph.search.scheduling.emission import KernelOutput
-from mugraph.search.scheduling.space import CutAxes, cuttable
+from mugraph.search.scheduling.space import CutAxes, cuttable_together
 
 PRODUCTS = frozenset({"contract", "concat_contract"})
 """Steps that are products."""
@@ -110,7 +110,7 @@ class SketchCost:
     def cut_axes(self) -> CutAxes:
         """What the dimensions of the grid may cut (of each tensor equal parts are contiguous), and the loop's axis."""
         tensors = [transfer.slots for transfer in self.transfers]
-        groups = (group for group in self.sketch.grid_axes if all(cuttable(axis, tensors) for axis in group))
+        groups = (group for group in self.sketch.grid_axes if cuttable_together(group, tensors))
         return tuple(groups), self.sketch.loop_axis
 
     @cached_property

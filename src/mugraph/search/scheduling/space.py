@@ -193,6 +193,15 @@ def cuttable(axis: int, tensors: Sequence[Slots], parted: AxisSet = frozenset())
     return all(axis not in slot or set(slot[: slot.index(axis)]) <= parted for slots in tensors for slot in slots)
 
 
+def cuttable_together(group: AxisGroup, tensors: Sequence[Slots]) -> bool:
+    """Whether equal parts of each of some axes are contiguous tiles, and no tensor has several of them.
+
+    An output has such axes as well that its elements do not depend on.
+    """
+    single = all(len({*group}.intersection(itertools.chain(*slots))) <= 1 for slots in tensors)
+    return single and all(cuttable(axis, tensors) for axis in group)
+
+
 def grids_over(
     groups: Sequence[AxisGroup], variants: Sequence[Sizes], parted: AxisSet = frozenset(), frame: Frame = ANY_SCHEDULE
 ) -> Grids:
