@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from mugraph.ir.axes import AxisProgram, Slots, Term, operands_first, pruned
 from mugraph.ir.ops import OPERATORS
@@ -22,8 +23,10 @@ SHARED_OUT = 6
 Group = tuple[int, ...]
 """Terms that one launch makes."""
 
-Key = frozenset[tuple[frozenset[object], frozenset[object]]]
-"""For each launch what it makes and what it reads."""
+Launch = tuple[frozenset[object], frozenset[object]]
+"""What a launch makes and what it reads."""
+
+Key = frozenset[Launch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class CutSpace:
     pruned: int = 0
     _visited: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _floors: dict[tuple[Group, int, int], float] = field(default_factory=dict)
+    _related: dict[Group, bool] = field(default_factory=dict)
+    _launches: dict[tuple[Group, int], Launch] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         program, roofline = self.program, self.roofline
@@ -165,6 +170,11 @@ class CutSpace:
 
     def related(self, group: Group) -> bool:
         """Whether the tensors of a launch hang together by what they are computed from."""
+        if len(group) > 1 and group not in self._related:
+            self._related[group] = self._hang_together(group)
+        return len(group) == 1 or self._related[group]
+
+    def _hang_together(self, group: Group) -> bool:
         rest = [self.before[term] | 1 << term for term in group]
         reached = rest.pop()
         while near := [mask for mask in rest if mask & reached & self.tensors]:
@@ -175,26 +185,28 @@ class CutSpace:
 
     def cut(self, stored: Group, groups: tuple[Group, ...], bound: float) -> Iterator[Cut]:
         """The cut with these launches, if other launches read each stored tensor and its roofline is low enough."""
-        mask = sum(1 << term for term in stored)
-        visits = {group: self.visit(group, mask & ~sum(1 << term for term in group)) for group in groups}
-        read = 0
-        for _, loads in visits.values():
+        mask = _mask(stored)
+        visits = {group: self.visit(group, mask & ~_mask(group)) for group in groups}
+        reads, read = {group: loads for group, (_, loads) in visits.items()}, 0
+        for loads in reads.values():
             read |= loads
-        order = _in_order({group: loads for group, (_, loads) in visits.items()})
-        if mask & ~read or order is None:
+        if mask & ~read or (order := _in_order(reads)) is None:
             return
         floor = sum(self.floor(group, *visit) for group, visit in visits.items())
         if floor >= bound:
             self.pruned += 1
         else:
-            yield Cut(self.program, order, floor, self._key({group: loads for group, (_, loads) in visits.items()}))
+            yield Cut(self.program, order, floor, self._key(reads))
 
     def _key(self, reads: dict[Group, int]) -> Key:
         """What launches make, and what they read: program inputs by their dimensions, stored tensors by what they are."""
-        return frozenset(
-            (frozenset(self.digests[term] for term in group), frozenset(self._read(term) for term in bits(loads)))
-            for group, loads in reads.items()
-        )
+        return frozenset(self._launch(group, loads) for group, loads in reads.items())
+
+    def _launch(self, group: Group, loads: int) -> Launch:
+        if (group, loads) not in self._launches:
+            made, read = (self.digests[term] for term in group), (self._read(term) for term in bits(loads))
+            self._launches[group, loads] = frozenset(made), frozenset(read)
+        return self._launches[group, loads]
 
     def _read(self, term: int) -> object:
         load = self.program.terms[term]
@@ -281,11 +293,16 @@ def _partitions(made: Group) -> Iterator[tuple[Group, ...]]:
             yield (*groups[:position], (first, *group), *groups[position + 1 :])
 
 
+@lru_cache(maxsize=1 << 12)
+def _mask(terms: Group) -> int:
+    return sum(1 << term for term in terms)
+
+
 def _in_order(reads: dict[Group, int]) -> tuple[Group, ...] | None:
     """Launches in an order in which each reads what earlier ones made, as early as its terms allow; None if there is none."""
     waiting, order = sorted(reads, key=max), []
     while waiting:
-        unmade = sum(1 << term for group in waiting for term in group)
+        unmade = sum(map(_mask, waiting))
         ready = next((group for group in waiting if not reads[group] & unmade), None)
         if ready is None:
             return None
