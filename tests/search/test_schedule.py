@@ -173,6 +173,15 @@ def test_axes_that_an_output_repeats_its_elements_along_are_not_cut_with_its_own
             np.testing.assert_allclose(got, wanted, rtol=1e-9)
 
 
+def test_an_output_that_repeats_its_elements_is_not_read_in_their_place() -> None:
+    p = Program()
+    x, y = p.input("x", (512,)).exp(), p.input("y", (256,)).exp()
+    program = finished(p, x.expand(256, 512), y, x + y.unsqueeze(1))
+    for candidate in search(program, CPU).candidates:
+        for got, wanted in zip(outputs(candidate.graph), outputs(program), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
 def test_parts_that_are_cut_together_are_as_many_of_each_axis() -> None:
     grids = grids_over(((0,), (1, 2)), [(2, 12, 8)])
     assert sorted(zip(grids.parts[0], grids.parts[1], strict=True)) == [(n, m) for n in (1, 2) for m in (1, 2, 4)]

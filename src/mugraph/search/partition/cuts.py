@@ -47,7 +47,7 @@ class Cut:
         loads = {
             index: Term("load", (), program.terms[index].axes, source=source, slots=slots)
             for index, (source, slots) in stored.items()
-            if index not in group
+            if index not in group and not repeats(program, index, slots)
         }
         terms = tuple(loads.get(index, term) for index, term in enumerate(program.terms))
         return in_normal_order(pruned(replace(program, terms=terms, outputs=tuple(self.made_by(group)))))
@@ -95,6 +95,11 @@ def _commutes(term: Term) -> bool:
 def stored_slots(program: AxisProgram, term: int) -> Slots:
     """Dimensions of a stored tensor: its axes."""
     return tuple((axis,) for axis in sorted(program.terms[term].axes))
+
+
+def repeats(program: AxisProgram, term: int, slots: Slots) -> bool:
+    """Whether a tensor of dimensions `slots` has axes that a term lacks: readers in the term's place would have them, too."""
+    return any(axis not in program.terms[term].axes for slot in slots for axis in slot)
 
 
 @dataclass
@@ -217,7 +222,9 @@ class CutSpace:
 
         A term that is only read to apply a function to each element is left out: its image has the same size, and stored in
         its place it leaves less to be done again. Not so a contraction, which a library can do if that is all of a launch.
+        An output that repeats a term along other axes is not read in its place.
         """
+        repeated = {term for term, slots in self.program.outputs if repeats(self.program, term, slots)}
         users: dict[int, list[Term]] = {}
         for term in self.program.terms:
             for operand in term.inputs:
@@ -225,7 +232,7 @@ class CutSpace:
         points = [
             index
             for index, term in enumerate(self.program.terms)
-            if term.inputs and term.axes and index in users
+            if term.inputs and term.axes and index in users and index not in repeated
             if term.op == "contract" or len(users[index]) > 1 or not self.maps_elements(users[index][0])
         ]
         return tuple(sorted(points, key=self.transfers.__getitem__))
