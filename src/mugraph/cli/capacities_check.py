@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mugraph.checker import Part, Rejected, Status, Undecided
+from mugraph.checker import Part, Status
 from mugraph.checker.capacity_ranges import check_capacities
-from mugraph.cli.certificate_check import CheckedProgram
-from mugraph.cli.folder_answers import answered
-from mugraph.cli.sizes_check import NOBODYS, recorded_again
-from mugraph.errors import MugraphError
+from mugraph.cli.range_check import Programs, RangeCheck, recorded_again
 from mugraph.frontend import require_torch
 from mugraph.ir.serialize import graph_from_json
+
+if TYPE_CHECKING:
+    from mugraph.sizes.saved_capacities import SavedCapacities
 
 
 def check_range_of_capacities(folder: Path, word: str | None, rounds: int | None, json_output: bool) -> int:
@@ -19,30 +20,20 @@ def check_range_of_capacities(folder: Path, word: str | None, rounds: int | None
     require_torch(f"to read {folder}")
     from mugraph.sizes.saved_capacities import SavedCapacities
 
-    programs: dict[Path, CheckedProgram] = {}
-    try:
-        saved = SavedCapacities.of(folder)
-        programs = {place: CheckedProgram.of(place, rounds) for place in saved.programs.values()}
-        told = ", ".join(map(str, check_capacities(folder)))
-        reason = f"in float64 nothing behind the elements reaches a result of capacities {told}, and results are the same"
-        parts = {"slots": Part(Status.CHECKED, reason)}
-        parts["function"] = NOBODYS if word is None else _function(word, saved, programs)
-    except Rejected as error:
-        status = Status.NOT_CHECKED if isinstance(error, Undecided) else Status.REFUSED
-        parts = {"slots": Part(status, str(error)), "function": NOBODYS}
-    except MugraphError as error:
-        parts = {"slots": Part(Status.REFUSED, str(error))}
-    what = f"results at {len(programs)} capacities, which hold all sizes"
-    return answered(folder, what, programs, parts, word is not None, json_output)
+    check = RangeCheck(SavedCapacities.of, "slots", _none_reached, _function, "capacities, which hold all sizes")
+    return check.answer(folder, word, rounds, json_output)
 
 
-def _function(word: str, saved: object, programs: dict[Path, CheckedProgram]) -> Part:
+def _none_reached(folder: Path) -> str:
+    told = ", ".join(map(str, check_capacities(folder)))
+    return f"in float64 nothing behind the elements reaches a result of capacities {told}, and results are the same"
+
+
+def _function(word: str, saved: SavedCapacities, programs: Programs) -> Part:
     """Whether a function is one masked graph at every size of the range, and these programs are that at their capacities."""
     from mugraph.frontend.symbolic_axis import SizeMatters
     from mugraph.sizes.masked_functions import masked_function
-    from mugraph.sizes.saved_capacities import SavedCapacities
 
-    assert isinstance(saved, SavedCapacities)
     try:
         masked = recorded_again(masked_function, word, saved.dim, saved.dynamic)
     except SizeMatters as error:
