@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from mugraph.cli import main
 from mugraph.errors import InvalidInput
@@ -45,6 +47,15 @@ def test_functions_of_one_file_share_what_is_in_it(write: Write, capsys: pytest.
     assert load_function(f"{file}:f").module is not first.module, "the file may have been changed"
     assert main(["verify", f"{file}:f", f"{file}:g", "--seed", "1"]) == 0
     assert "equivalent" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["exp", "sin"])
+def test_dynamo_tells_files_of_one_name_apart(write: Write, name: str) -> None:
+    file = write(f"from torch import ones, {name}\ndef example_inputs(): return ones(2)\ndef f(x): return {name}(x)\n")
+    loaded = load_function(f"{file}:f")
+    call: Any = loaded.function
+    program = torch._dynamo.export(lambda x: call(x))(*loaded.example_inputs()).graph_module
+    torch.testing.assert_close(program(torch.ones(2)), getattr(torch, name)(torch.ones(2)))
 
 
 def test_a_lone_tensor_is_one_argument(write: Write) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -84,6 +85,10 @@ _ran: ContextVar[dict[Path, ModuleType] | None] = ContextVar("ran", default=None
 """Files that `each_file_once` has seen, as modules."""
 
 
+_NUMBERS = itertools.count()
+"""Of the files that ran: Dynamo takes modules of one name for one module, and files of one name lie in many folders."""
+
+
 @contextlib.contextmanager
 def each_file_once() -> Iterator[None]:
     """Functions of one file that are loaded inside share its tensors and classes, as they do where it is imported."""
@@ -99,7 +104,7 @@ def _run(path: Path) -> ModuleType:
     ran = _ran.get()
     if ran is not None and path.resolve() in ran:
         return ran[path.resolve()]
-    spec = spec_from_file_location(f"mugraph_file_{path.stem}", path)
+    spec = spec_from_file_location(f"mugraph_file_{path.stem}_{next(_NUMBERS)}", path)
     if spec is None or spec.loader is None:
         raise InvalidInput(f"{path} cannot be loaded as Python")
     module = module_from_spec(spec)
