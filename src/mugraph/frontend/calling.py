@@ -51,8 +51,23 @@ class Calling(Protocol):
         ...
 
 
+class ArgumentsAlone:
+    """What is called with every input: no function brings any along."""
+
+    __slots__ = ()
+
+    @property
+    def captured(self) -> Sequence[Any]:
+        """None: every input is an argument."""
+        return ()
+
+    def captured_beside(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """None either."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
-class Positional:
+class Positional(ArgumentsAlone):
     """One tensor per input of `graph`, in order; outputs arranged as `structure` (see `structure_of`) says."""
 
     graph: Graph
@@ -88,15 +103,6 @@ class Positional:
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """The arguments, if there are no others."""
         return None if kwargs else args
-
-    @property
-    def captured(self) -> Sequence[Any]:
-        """None: every input is an argument."""
-        return ()
-
-    def captured_beside(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """None either."""
-        return ()
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs in the recorded structure."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -269,24 +269,6 @@ def _text(file: Path, content: bytes) -> str:
         return content.decode()
     except UnicodeDecodeError:
         raise InvalidInput(f"{file} is not UTF-8 text; optimize and save again") from None
-
-
-def folders_of_results(path: Path, files: Mapping[str, str], kind: str, sizes: Iterable[int]) -> dict[int, Path]:
-    """Where the folder `path` of a kind has its results, by size; raises InvalidInput unless `files`, those of its manifest, are
-    of just these: others are looked at by nobody who goes by the manifest."""
-    folders = {size: path / kind / str(size) for size in sorted(sizes)}
-    listed = {parts[1:2] for parts in (PurePosixPath(name).parts for name in files) if parts[:1] == (kind,)}
-    if listed != {(str(size),) for size in folders} or not all(f"{kind}/{size}/{MANIFEST}" in files for size in folders):
-        raise InvalidInput(f"{path / MANIFEST} lists results of other sizes than {kind}.json speaks of")
-    return folders
-
-
-def places_of_sizes(record: Any) -> tuple[tuple[int | str, int], ...]:
-    """Arguments of a function, by number or name, and their dimensions of varying size; raises TypeError for other JSON."""
-    places = tuple((argument, position) for argument, position in record)
-    if not all(type(argument) in (int, str) and type(position) is int for argument, position in places):
-        raise TypeError(f"{record!r} names no dimensions of arguments")
-    return places
 
 
 def parsed(path: Path, files: Mapping[str, str], name: str) -> Any:

@@ -16,14 +16,16 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import InvalidInput
-from mugraph.frontend.calling import Calling
+from mugraph.frontend.calling import ArgumentsAlone, Calling
 from mugraph.ir.dtypes import DType
 from mugraph.results.data import Shared
+from mugraph.results.serialization import CAPACITIES
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.sizes.capacity_calls import CapacityCalls, looked_at
 from mugraph.sizes.chunk_plans import ChunkPlan
 from mugraph.sizes.masked_calls import MaskedCalls
-from mugraph.sizes.saved_capacities import DOCUMENT, SavedCapacities
+from mugraph.sizes.range_folder import document_of
+from mugraph.sizes.saved_capacities import SavedCapacities
 from mugraph.support.picking import picked
 from mugraph.verifier.float_report import MULTIPLE, TOLERANCES
 
@@ -33,7 +35,7 @@ negative numbers is found."""
 
 
 @dataclass(frozen=True, slots=True)
-class _InOrder:
+class _InOrder(ArgumentsAlone):
     """How a program is called with the arguments of a masked graph, in the order of these."""
 
     program: Calling
@@ -46,15 +48,6 @@ class _InOrder:
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The program's inputs; raises what that of the program raises."""
         return self.program.flatten(self.pick(args), kwargs)
-
-    @property
-    def captured(self) -> Sequence[Any]:
-        """None: every input is an argument."""
-        return ()
-
-    def captured_beside(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """None either."""
-        return ()
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs, in a tuple."""
@@ -101,7 +94,7 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedCapacities:
             saved.check(capacity, each.program, largest)
         masked = saved.calls(largest)
     except (InvalidInput, ValueError, IndexError) as error:
-        raise InvalidInput(f"{folder / DOCUMENT} does not fit the programs beside it: {error}") from None
+        raise InvalidInput(f"{folder / document_of(CAPACITIES)} does not fit the programs beside it: {error}") from None
     calls = CapacityCalls(masked, seconds={capacity: dict(seconds) for capacity, seconds in saved.seconds.items() if seconds})
     pick = picked(saved.arguments)
     for capacity, each in made.items():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,27 +29,15 @@ from mugraph.frontend.torch_casts import TORCH_DTYPES, widened
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Shape
 from mugraph.results.places import check_replaceable
-from mugraph.results.serialization import (
-    CAPACITIES,
-    documents,
-    folders_of_results,
-    json_text,
-    kind_of,
-    parsed,
-    places_of_sizes,
-    read_files,
-    read_manifest,
-    with_manifest,
-    write_folder,
-)
+from mugraph.results.serialization import CAPACITIES
+from mugraph.sizes import range_folder
 from mugraph.sizes.capacity_calls import CapacityCalls
 from mugraph.sizes.dims import Dim, Dynamic
 from mugraph.sizes.growing_kernels import argument_numbers
 from mugraph.sizes.masked_calls import MaskedCalls, shape_at
 from mugraph.sizes.masked_functions import MaskedFunction
+from mugraph.sizes.range_folder import RangeFolder
 from mugraph.verifier import verify_graphs
-
-DOCUMENT = f"{CAPACITIES}.json"
 
 
 def save(path: Path, table: CapacityCalls[MaskedFunction], dynamic: Dynamic, claim: str) -> Path:
@@ -72,10 +60,7 @@ def save(path: Path, table: CapacityCalls[MaskedFunction], dynamic: Dynamic, cla
         )
     places, captured = masked.graph, len(order) - len(masked.arguments(largest))
     record = {
-        "dimension": {"name": masked.dim.name, "low": masked.dim.low, "high": masked.dim.high},
-        "dynamic": [[argument, position] for argument, dims in dynamic.items() for position in dims],
-        "claim": claim,
-        "compared": list(masked.sizes),
+        **range_folder.said_of(masked.dim, dynamic, claim, masked.sizes),
         "inputs": [None if place is None else place.dim for place in places.inputs] + [None] * captured,
         "slots": [[slots.first, slots.end] for slots in places.slots],
         "counts": list(places.counts),
@@ -84,10 +69,7 @@ def save(path: Path, table: CapacityCalls[MaskedFunction], dynamic: Dynamic, cla
         "structure": _structure(masked),
         "seconds": {str(capacity): _by_text(table.seconds.get(capacity, {})) for capacity in sorted(table.kernels)},
     }
-    files = {DOCUMENT: json_text(record)}
-    for capacity, made in sorted(table.kernels.items()):
-        files |= {f"{CAPACITIES}/{capacity}/{name}": text for name, text in documents(made).items()}
-    return write_folder(path, with_manifest(files, table.kernels[largest].target, {}, kind=CAPACITIES))
+    return range_folder.save(path, CAPACITIES, record, table.kernels)
 
 
 def _with_captured(order: Sequence[int | None], inputs: int) -> list[int]:
@@ -125,19 +107,13 @@ class SavedCapacities:
     @classmethod
     def of(cls, folder: Path) -> SavedCapacities:
         """What the folder says; raises InvalidInput for a file that was changed or is malformed."""
-        manifest = read_manifest(folder)
-        if kind_of(manifest) != CAPACITIES:
-            raise InvalidInput(f"{folder} holds no kernels of capacities; read it with mugraph.load")
-        files = read_files(folder, manifest, _is_of_capacities)
-        record = parsed(folder, files, DOCUMENT)
-        try:
-            return cls._of_record(folder, files, record)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, InvalidInput) as error:
-            raise InvalidInput(f"{folder / DOCUMENT} is malformed ({error}); optimize and save again") from None
+        saved = RangeFolder.of(folder, CAPACITIES, "kernels of capacities")
+        with saved.well_formed():
+            return cls._of(saved)
 
     @classmethod
-    def _of_record(cls, folder: Path, files: Mapping[str, str], record: Mapping[str, Any]) -> SavedCapacities:
-        dim = Dim(str(record["dimension"]["name"]), record["dimension"]["low"], record["dimension"]["high"])
+    def _of(cls, saved: RangeFolder) -> SavedCapacities:
+        record, dim = saved.record, saved.dim
         places = SlotPlaces(
             tuple(None if dim is None else Place(_number(dim), 0) for dim in record["inputs"]),
             tuple(_slots(*slots) for slots in record["slots"]),
@@ -153,11 +129,10 @@ class SavedCapacities:
             raise ValueError("inputs of programs are not the arguments, one each")
         if not any(places.inputs) or not places.slots or dim.high > max(seconds):
             raise ValueError("nothing has the dimension, or no capacity holds all of it")
-        dynamic = places_of_sizes(record["dynamic"])
-        programs = folders_of_results(folder, files, CAPACITIES, seconds)
+        programs = saved.programs(seconds)
         structure = record["structure"]
         filled(structure, list(range(len(places.outputs))))
-        return cls(dim, dynamic, str(record["claim"]), places, arguments, structure, seconds, programs)
+        return cls(dim, saved.dynamic, saved.claim, places, arguments, structure, seconds, programs)
 
     def calls(self, program: Graph) -> MaskedCalls:
         """How the programs are called, of which one is given; raises InvalidInput where outputs have another structure."""
@@ -218,7 +193,3 @@ def _example(shape: Shape, dtype: DType, generator: torch.Generator) -> torch.Te
     if made.is_floating_point():
         return torch.empty_like(widened(made)).normal_(generator=generator).to(made.dtype)
     return made if dtype is DType.BOOL else torch.zeros_like(made)
-
-
-def _is_of_capacities(name: str, place: PurePosixPath) -> bool:
-    return name == DOCUMENT or place.parts[:1] == (CAPACITIES,)

@@ -13,34 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import filled, structure_of
 from mugraph.results.data import Shared
 from mugraph.results.places import check_replaceable
-from mugraph.results.serialization import (
-    RANGE,
-    documents,
-    folders_of_results,
-    json_text,
-    kind_of,
-    parsed,
-    places_of_sizes,
-    read_files,
-    read_manifest,
-    with_manifest,
-    write_folder,
-)
+from mugraph.results.serialization import RANGE
 from mugraph.results.superoptimized import Superoptimized, load_program
+from mugraph.sizes import range_folder
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
 from mugraph.sizes.covering import Covering
 from mugraph.sizes.dims import Dim, Dynamic
+from mugraph.sizes.range_folder import RangeFolder
 from mugraph.sizes.sliced_functions import SlicedFunction
 from mugraph.sizes.sliced_programs import SlicedProgram
-
-DOCUMENT = "sizes.json"
 
 
 def save(
@@ -55,27 +43,20 @@ def save(
     check_replaceable(path)
     some = next(iter(table.values()))
     record = {
-        "dimension": {"name": sliced.dim.name, "low": sliced.dim.low, "high": sliced.dim.high},
-        "dynamic": [[argument, position] for argument, dims in dynamic.items() for position in dims],
-        "claim": claim,
-        "compared": list(sliced.sizes),
+        **range_folder.said_of(sliced.dim, dynamic, claim, sliced.sizes),
         "inputs": list(sliced.inputs),
         "structure": structure_of(sliced.calling, len(some.program.outputs)),
         "seconds": {str(size): costs.kernels[size] for size in sorted(table)},
         "chunk": costs.chunk,
         "padding": costs.padding,
     }
-    files = {DOCUMENT: json_text(record)}
-    for size, made in sorted(table.items()):
-        files |= {f"{RANGE}/{size}/{name}": text for name, text in documents(made).items()}
-    return write_folder(path, with_manifest(files, some.target, {}, kind=RANGE))
+    return range_folder.save(path, RANGE, record, table)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedSizes:
     """What a folder says, of which no program was compiled again."""
 
-    manifest: Mapping[str, Any]
     dim: Dim
     dynamic: tuple[tuple[int | str, int], ...]
     """Arguments of the function, and their dimensions of varying size."""
@@ -89,21 +70,14 @@ class SavedSizes:
     @classmethod
     def of(cls, folder: Path) -> SavedSizes:
         """What the folder says; raises InvalidInput for a file that was changed or is malformed."""
-        manifest = read_manifest(folder)
-        if kind_of(manifest) != RANGE:
-            raise InvalidInput(f"{folder} holds no range of sizes; read it with mugraph.load")
-        files = read_files(folder, manifest, _is_of_sizes)
-        record = parsed(folder, files, DOCUMENT)
-        try:
-            dim = Dim(str(record["dimension"]["name"]), record["dimension"]["low"], record["dimension"]["high"])
+        saved = RangeFolder.of(folder, RANGE, "range of sizes")
+        record = saved.record
+        with saved.well_formed():
             seconds = {int(size): float(each) for size, each in record["seconds"].items()}
             costs = Costs(seconds, {}, float(record["chunk"]), float(record["padding"]))
             inputs = tuple(None if place is None else int(place) for place in record["inputs"])
-            dynamic = places_of_sizes(record["dynamic"])
-            programs = folders_of_results(folder, files, RANGE, seconds)
-            return cls(manifest, dim, dynamic, str(record["claim"]), inputs, record["structure"], costs, programs)
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
-            raise InvalidInput(f"{folder / DOCUMENT} is malformed ({error}); optimize and save again") from None
+            programs = saved.programs(seconds)
+            return cls(saved.dim, saved.dynamic, saved.claim, inputs, record["structure"], costs, programs)
 
 
 class LoadedSizes(Shared):
@@ -183,7 +157,3 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedSizes:
         if not (largest.is_computed_by(result.program, saved.inputs) and largest.is_acted_on_by(result.graph, saved.inputs)):
             raise InvalidInput(f"{folder}: the program of size {size} is not that of the others, slice by slice; do not use it")
     return LoadedSizes(saved, table, largest)
-
-
-def _is_of_sizes(name: str, place: PurePosixPath) -> bool:
-    return name == DOCUMENT or place.parts[:1] == (RANGE,)

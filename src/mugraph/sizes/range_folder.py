@@ -1,0 +1,110 @@
+"""What folders of results at several sizes of one dimension have in common, whether these are chunks
+(`mugraph.sizes.saved_sizes`) or capacities (`mugraph.sizes.saved_capacities`): a manifest of their kind, a document of that name,
+and the folder of each result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+from mugraph.errors import InvalidInput
+from mugraph.results.places import MANIFEST
+from mugraph.results.serialization import (
+    documents,
+    json_text,
+    kind_of,
+    parsed,
+    read_files,
+    read_manifest,
+    with_manifest,
+    write_folder,
+)
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.sizes.dims import Dim, Dynamic
+
+
+def document_of(kind: str) -> str:
+    """The name of the document beside the manifest."""
+    return f"{kind}.json"
+
+
+def save(path: Path, kind: str, record: Mapping[str, Any], results: Mapping[int, Superoptimized]) -> Path:
+    """Write results by size to the folder `path`, and the document that says the rest of them."""
+    files = {document_of(kind): json_text(record)}
+    for size, result in sorted(results.items()):
+        files |= {f"{kind}/{size}/{name}": text for name, text in documents(result).items()}
+    target = next(iter(results.values())).target
+    return write_folder(path, with_manifest(files, target, {}, kind=kind))
+
+
+def said_of(dim: Dim, dynamic: Dynamic, claim: str, compared: Sequence[int]) -> dict[str, Any]:
+    """What the document says of the dimension, of where arguments of the function have it, and of what holds at every size."""
+    return {
+        "dimension": {"name": dim.name, "low": dim.low, "high": dim.high},
+        "dynamic": [[argument, position] for argument, dims in dynamic.items() for position in dims],
+        "claim": claim,
+        "compared": list(compared),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFolder:
+    """Such a folder, whose files are as they were written."""
+
+    folder: Path
+    kind: str
+    files: Mapping[str, str]
+    record: Mapping[str, Any]
+    """What the document says."""
+
+    @classmethod
+    def of(cls, folder: Path, kind: str, what: str) -> Self:
+        """The folder; raises InvalidInput where it holds none of `what`, or a file was changed."""
+        manifest = read_manifest(folder)
+        if kind_of(manifest) != kind:
+            raise InvalidInput(f"{folder} holds no {what}; read it with mugraph.load")
+        files = read_files(folder, manifest, lambda name, place: name == document_of(kind) or place.parts[:1] == (kind,))
+        return cls(folder, kind, files, parsed(folder, files, document_of(kind)))
+
+    @property
+    def dim(self) -> Dim:
+        """The dimension and its range."""
+        said = self.record["dimension"]
+        return Dim(str(said["name"]), said["low"], said["high"])
+
+    @property
+    def dynamic(self) -> tuple[tuple[int | str, int], ...]:
+        """Arguments of the function, by number or name, and their dimensions of varying size."""
+        record = self.record["dynamic"]
+        places = tuple((argument, position) for argument, position in record)
+        if not all(type(argument) in (int, str) and type(position) is int for argument, position in places):
+            raise TypeError(f"{record!r} names no dimensions of arguments")
+        return places
+
+    @property
+    def claim(self) -> str:
+        """What holds at every size, in words."""
+        return str(self.record["claim"])
+
+    def programs(self, sizes: Iterable[int]) -> dict[int, Path]:
+        """Where the results are, by size; raises InvalidInput unless the manifest lists those of just these sizes: others are
+        looked at by nobody who goes by the manifest."""
+        folders = {size: self.folder / self.kind / str(size) for size in sorted(sizes)}
+        listed = {parts[1:2] for parts in (PurePosixPath(name).parts for name in self.files) if parts[:1] == (self.kind,)}
+        complete = all(f"{self.kind}/{size}/{MANIFEST}" in self.files for size in folders)
+        if listed != {(str(size),) for size in folders} or not complete:
+            raise InvalidInput(f"{self.folder / MANIFEST} lists results of other sizes than {document_of(self.kind)} speaks of")
+        return folders
+
+    @contextlib.contextmanager
+    def well_formed(self) -> Iterator[None]:
+        """Raises InvalidInput where reading the document fails inside."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, InvalidInput) as error:
+            raise InvalidInput(
+                f"{self.folder / document_of(self.kind)} is malformed ({error}); optimize and save again"
+            ) from None
