@@ -1,6 +1,7 @@
 """Predicted beside measured: the candidates of every workload, the paper's muGraph and PyTorch's, timed on one GPU in turn.
 
     python benchmarks/gpu_order.py --jobs 12 --output benchmarks/results/gpu-order.json
+    python benchmarks/gpu_order.py --prepared candidates.json     # where there is no GPU: searches and compiles alone
 
 The search's best candidates, the program as it is (`original`) and, where it was written for these sizes, the muGraph of
 examples/paper are compared with float64 and timed beside the rivals of `gpu_rivals.py`. Each contestant is captured into a CUDA
@@ -8,7 +9,8 @@ graph, as several calls, and in every round all replay theirs in a random order 
 the same tensors, `cold` ones each a set of its own, of which there are so many that none is left in the L2 cache. Times are
 medians in seconds of a call. `correlation` is Spearman's, of predicted and cold times of the candidates; `regret`, how much
 slower than the fastest candidate the first predicted one is. `--jobs` processes search and compile ahead; nothing is timed
-before they are done. Exits with 1 when a result is wrong.
+before they are done. What they found is kept in the file `--prepared`, and compiled kernels in the user's store, so that both can
+be made on one machine and timed on another. Exits with 1 when a result is wrong.
 """
 
 from __future__ import annotations
@@ -100,8 +102,7 @@ def record(
     modes: Sequence[str],
 ) -> Record:
     """The errors and times of all contestants of a combination: what is `prepared` of it, and PyTorch in some modes."""
-    case = (workload, norm, dtype, batch, size, target, most)
-    entries = prepared.get(case) or proposed(*case)
+    entries = prepared[workload, norm, dtype, batch, size, target, most]
     function, host = WORKLOADS[workload].function(norm), WORKLOADS[workload].inputs(batch, dtype, size)
     roofline = roofline_seconds(trace(function, host).graph, device_for(target))
     inputs = tuple(tensor.cuda() for tensor in host)
@@ -229,13 +230,18 @@ def wrong(found: Sequence[Record]) -> list[str]:
     ]
 
 
-def ahead(cases: Sequence[Case], jobs: int) -> dict[tuple[object, ...], list[Record]]:
-    """What is `proposed` for cases, made by `jobs` processes, by their values; nothing with one, which makes it as it comes."""
-    if jobs == 1:
-        return {}
+def ahead(cases: Sequence[Case], jobs: int, file: Path | None) -> dict[tuple[object, ...], list[Record]]:
+    """What is `proposed` for cases by their values, made by `jobs` processes where it isn't in the file, which then has it."""
+    kept = json.loads(file.read_text(encoding="utf-8")) if file is not None and file.exists() else []
+    known: dict[tuple[object, ...], list[Record]] = {tuple(each["case"]): each["proposed"] for each in kept}
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        running = {tuple(case.values()): pool.submit(proposed, **case) for case in cases}
-        return {case: done.result() for case, done in running.items()}
+        running = {tuple(case.values()): pool.submit(proposed, **case) for case in cases if tuple(case.values()) not in known}
+        for case, done in running.items():
+            known[case] = done.result()
+            print("prepared:", *case, flush=True)
+    if file is not None:
+        file.write_text(json.dumps([{"case": case, "proposed": found} for case, found in known.items()]), encoding="utf-8")
+    return known
 
 
 def main() -> None:
@@ -250,9 +256,11 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", default=["torch.compile"], choices=list(COMPILE_MODES))
     parser.add_argument("--norms", action="store_true", help="every norm that a workload can have")
     parser.add_argument("--jobs", type=int, default=1, help="processes that search and compile ahead")
+    parser.add_argument("--prepared", type=Path, help="file of what they found; without a GPU nothing else is done")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    target = this_target(options.backend)
+    only_prepares = options.prepared is not None and not torch.cuda.is_available()
+    target = f"{options.backend}:sm_90" if only_prepares else this_target(options.backend)
     cases: list[Case] = [
         {
             "workload": workload,
@@ -267,7 +275,9 @@ def main() -> None:
         for norm in WORKLOADS[workload].norm_names[: None if options.norms else 1]
         if options.size in WORKLOADS[workload].sizes
     ]
-    prepared = ahead(missing(cases, options.output), options.jobs)
+    prepared = ahead(missing(cases, options.output), options.jobs, options.prepared)
+    if only_prepares:
+        return
     found = records(cases, partial(record, prepared=prepared, modes=options.modes), options.output, summary)
     print(json.dumps(summary(found), indent=1))
     print("wrong:", wrong(found))

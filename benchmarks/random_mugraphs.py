@@ -4,6 +4,7 @@
     python benchmarks/random_mugraphs.py --count 100         # a few of them
     python benchmarks/random_mugraphs.py --minutes 5         # as many as that allows
     python benchmarks/random_mugraphs.py --seed 17           # one again, with its text
+    python benchmarks/random_mugraphs.py --targets cuda-on-gpu triton-on-gpu --output FILE      # on the GPU that is here
 
 Each is evaluated in float64, block by block and iteration by iteration, and lowered, compiled and run on the CPU, on the emulator
 of CUDA and in Triton's interpreter, for sm_80, sm_90 and sm_100 in turn; every tenth is compiled by NVRTC and by Triton too. With
@@ -33,6 +34,7 @@ from mugraph.testing.mugraph_features import FEATURES, IMPOSSIBLE, features
 from mugraph.testing.mugraph_runs import (
     COMPILERS,
     FAULTS,
+    ON_GPU,
     TARGETS,
     Ending,
     RunOutcome,
@@ -83,7 +85,11 @@ def summary(found: Sequence[Record]) -> Record:
         "largest error of what is allowed": max((error for entry in found for error in entry["error"].values()), default=0.0),
         "refusals": dict(refusals.most_common()),
         "see again": [f"python benchmarks/random_mugraphs.py --seed {seed}" for seed in faulty],
-        "pairs": {target: _pairs([e for e in found if e["endings"].get(target) == Ending.EQUAL]) for target in TARGETS},
+        "pairs": {
+            target: _pairs([e for e in found if e["endings"].get(target) == Ending.EQUAL])
+            for target in (*TARGETS, *ON_GPU)
+            if target in targets
+        },
         "features": {name: _by_target(found, name, targets) for name in FEATURES},
     }
 
@@ -121,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="how many muGraphs: those of the seeds from 0")
     parser.add_argument("--seed", type=int, help="one muGraph alone, with its text; nothing is written")
-    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--targets", nargs="+", choices=TARGETS + ON_GPU, default=list(TARGETS))
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more muGraphs after that")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--output", type=Path, default=RESULT)

@@ -1,11 +1,14 @@
 """What holds for every test: seeds are fixed, and nothing is recalled from earlier runs unless a test has its own store.
 
-Examples of properties are the same in every run, but for `.ci/nightly`, which draws others.
+Examples of properties are the same in every run, but for `.ci/nightly`, which draws others. With `--on-gpu`, kernels that tests
+give to the emulator of CUDA or to Triton's interpreter run on the GPU that PyTorch sees.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -19,6 +22,11 @@ settings.register_profile("fresh", deadline=None)
 settings.load_profile("repeatable")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where emulated kernels run."""
+    parser.addoption("--on-gpu", action="store_true", help="run kernels on a GPU that are emulated otherwise")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long suites have an hour a test where others have the time limit of pyproject.toml."""
     for item in items:
@@ -30,6 +38,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _fixed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure can be repeated."""
     monkeypatch.setattr(seeds, "fresh_seed", lambda: 0)
+
+
+@pytest.fixture(autouse=True)
+def _emulated_on_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Emulators hand their kernels to a GPU where that is asked for; a process whose GPU has failed ends, and pytest-xdist
+    starts another one for the tests that are left."""
+    if not request.config.getoption("--on-gpu"):
+        yield
+        return
+    import torch
+
+    from mugraph.testing.on_gpu import CudaOnGpu, EmulatedCuda, InterpretedTriton, TritonOnGpu
+
+    monkeypatch.setattr(EmulatedCuda, "load", CudaOnGpu.load)
+    monkeypatch.setattr(InterpretedTriton, "load", TritonOnGpu.load)
+    yield
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as failure:
+        print(f"{request.node.nodeid}: {failure}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 @pytest.fixture

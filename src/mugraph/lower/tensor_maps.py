@@ -19,7 +19,7 @@ from mugraph.lower.tile_form import Index, Kernel, Matmul, Panels, Statement, Ti
 from mugraph.lower.warp_groups import PLACE_BYTES, ROW_COUNT, SWIZZLES, blocked, columns_first, others_read, with_slots
 
 STEP_BYTES = 16
-"""Rows of a matrix begin at multiples of it, the first one too."""
+"""Bytes of which rows of a matrix begin at multiples, the first one too, and boxes in their rows: hardware refuses others."""
 MOST_ROWS = 256
 """Of a box."""
 _FARTHEST = 1 << 31
@@ -166,6 +166,8 @@ def _copies(kernel: Kernel, factor: Tile, place: Tile, inner: int, depth: int) -
     matrix = TensorMap(factor.buffer, buffer.dtype, buffer.elements // pitch, pitch, pitch, (tall, wide))
     row, column = factor.start.mapped(lambda step: step // pitch), factor.start.mapped(lambda step: step % pitch)
     found = BoxCopies(matrix, place, row, column, depth if along_rows else 0, 0 if along_rows else depth)
+    if any(step * buffer.dtype.bytes % STEP_BYTES for step in (*column.parts, found.panel_columns)):
+        return None
     last_row = _largest(kernel, row) + lines.shape[row_dim] - 1
     last_column = _largest(kernel, column) + factor.shape[-3 - row_dim] - 1
     inside = last_row < matrix.rows and last_column < matrix.columns

@@ -38,6 +38,7 @@ from mugraph.targets.machine import Machine, machine_for
 from mugraph.targets.triton.interpreted import InterpretedTriton
 from mugraph.targets.triton.machine import TritonMachine
 from mugraph.testing.mugraphs import LARGE, SMALL, MuGraphSpace, random_mugraph
+from mugraph.testing.on_gpu import CudaOnGpu, TritonOnGpu
 
 LARGEST_ERROR: Mapping[DType, float] = {DType.FP16: 3e-3, DType.BF16: 2e-2, DType.FP32: 1e-4}
 """What rounding explains, relative to the largest result."""
@@ -53,6 +54,8 @@ def relative_error(results: Iterable[_Array], exact: Iterable[_Array]) -> float:
 
 TARGETS = ("cpu", "cuda", "triton")
 """Where kernels run: on this host, on the emulator of CUDA, and in Triton's interpreter."""
+ON_GPU = ("cuda-on-gpu", "triton-on-gpu")
+"""The same of both on the GPU that PyTorch sees, in the emulators' places."""
 COMPILERS = ("cuda", "triton")
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 """Of GPUs, in turn."""
@@ -214,9 +217,10 @@ def machine_of(target: str, turn: int = 0) -> Machine:
     if target == "cpu":
         return Cpu()
     architecture = ARCHITECTURES[turn % len(ARCHITECTURES)]
-    if target == "cuda":
-        return EmulatedCuda(Cuda.described(f"cuda:{architecture}"), seed=turn)
-    return InterpretedTriton(TritonMachine.described(f"triton:{architecture}"))
+    name, _, on_gpu = target.partition("-")
+    if name == "cuda":
+        return (CudaOnGpu if on_gpu else EmulatedCuda)(Cuda.described(f"cuda:{architecture}"), seed=turn)
+    return (TritonOnGpu if on_gpu else InterpretedTriton)(TritonMachine.described(f"triton:{architecture}"))
 
 
 def outcome(trial: Trial, machine: Machine) -> RunOutcome:

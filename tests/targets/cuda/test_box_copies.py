@@ -44,7 +44,7 @@ def expected(row_bytes: int, column: int, row: int) -> Words:
 
 
 @pytest.mark.parametrize("row_bytes", BOXES)
-@pytest.mark.parametrize(("column", "row"), [(0, 0), (8, 3), (13, 5), (56, 4), (80, 15), (-5, -2), (200, 0), (0, 40)])
+@pytest.mark.parametrize(("column", "row"), [(0, 0), (8, 3), (24, 5), (56, 4), (80, 15), (-8, -2), (200, 0), (0, 40)])
 def test_a_box_arrives_exchanged_with_zeros_outside(row_bytes: int, column: int, row: int) -> None:
     shown, y = run(copied_box(row_bytes, BOXES[row_bytes], column, row), row_bytes)
     assert shown.findings == ()
@@ -56,6 +56,7 @@ FAULTS: dict[str, tuple[str, str, Fault]] = {
     "bytes outside are not expected": ("expect(full, 1536)", "expect(full, 1408)", Fault.DIVERGENCE),
     "more bytes than a box": ("expect(full, 1536)", "expect(full, 1664)", Fault.DIVERGENCE),
     "no fence": ("proxy_fence();", "", Fault.UNFENCED),
+    "between chunks of a row": ("map, 80,", "map, 84,", Fault.MISALIGNED),
     "between lines": ("box_copy(s,", "box_copy(s + 8,", Fault.MISALIGNED),
     "beyond shared memory": ("box_copy(s,", "box_copy(s + 1024,", Fault.OUT_OF_BOUNDS),
 }

@@ -96,8 +96,9 @@ INLINE void mbarrier_wait(mbarrier_t *barrier, int parity);
 INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *barrier);
 /* A copy of a box of a matrix in device memory, one instruction. A tensor map, which the host encodes and a kernel takes as a
    parameter, says where the matrix lies and of how many elements, columns by rows, a box is; what of a box lies outside of the matrix
-   arrives as 0. A box's rows of 128, 64 or 32 bytes lie one behind another in shared memory, from a multiple of 8 rows on, their chunks
-   of 16 bytes exchanged as for warp groups (below); all of its bytes are counted. TENSOR_MAP stands before such a parameter's name. */
+   arrives as 0. A box begins at a multiple of 16 bytes of a row; at another it is an illegal instruction. Its rows of 128, 64 or 32
+   bytes lie one behind another in shared memory, from a multiple of 8 rows on, their chunks of 16 bytes exchanged as for warp groups
+   (below); all of its bytes are counted. TENSOR_MAP stands before such a parameter's name. */
 INLINE void box_copy(void *shared, const tensor_map_t &map, int column, int row, mbarrier_t *barrier);
 INLINE void proxy_fence();
 /* Warp (sm_90 or later): true for one lane, whichever it is, always the same. The compiler knows that what follows is for one

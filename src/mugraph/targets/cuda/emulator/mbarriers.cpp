@@ -175,7 +175,8 @@ void emulated_box_copy(void *shared, const void *map, int column, int row, void 
     Barrier &barrier = barrier_at(address, site);
     require_fences(address, kBarrierBytes, site);
     const auto &matrix = *static_cast<const TensorMap *>(map);
-    if ((static_cast<unsigned char *>(shared) - shared_memory()) % (1 << kLineBits) != 0) {
+    const bool at_a_line = (static_cast<unsigned char *>(shared) - shared_memory()) % (1 << kLineBits) == 0;
+    if (!at_a_line || column * matrix.element_bytes % kCopyUnit != 0) {
         report(Kind::misaligned, shared, kCopyUnit, kShared, -1, site);
         abandon_block();
     }
