@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from kept import Case, Record, records
-from mugraph.devices import device_for
+from mugraph.devices import device_for, resolved
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
@@ -34,11 +34,10 @@ CANDIDATES = 3
 
 
 def this_target(backend: str) -> str:
-    """The target of the current GPU, as in `cuda:sm_90`."""
+    """The target of the current GPU, as in `cuda:sm_90:h200`."""
     if not torch.cuda.is_available():
         sys.exit(f"PyTorch sees no GPU; benchmarks/{backend}_kernels.py checks the same kernels on a CPU")
-    major, minor = torch.cuda.get_device_capability()
-    return f"{backend}:sm_{major}{minor}"
+    return resolved(backend)
 
 
 def record(workload: str, dtype: str, batch: int, size: str, target: str) -> Record:

@@ -1,11 +1,11 @@
 """Whole layers on a GPU: found, proved and compiled on a machine without one, then loaded where it is and timed beside PyTorch.
 
-    python benchmarks/gpu_layers.py --saved layers                          # anywhere: a folder for each layer that lacks one
+    python benchmarks/gpu_layers.py --saved layers --target cuda:sm_90:h200     # anywhere: a folder for each layer that lacks one
     python benchmarks/gpu_layers.py --saved layers --output benchmarks/results/gpu-layers.json       # with a GPU
 
 Layers are those of `layers.py`, in bf16. Every contestant takes weights as arguments and is captured into CUDA graphs; calls go
-through copies of all tensors that are larger than the L2 cache together, as the layers of a model would, and take turns. Results are
-compared with float64. Exits with 1 when one is wrong. A run that is repeated makes what is missing.
+through copies of all tensors that are larger than the L2 cache together, as the layers of a model would, and take turns. Results
+are compared with float64. Exits with 1 when one is wrong. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ from mugraph.runtime.baselines import COMPILE_MODES
 from mugraph.testing.mugraph_runs import LARGEST_ERROR
 
 DTYPE = "bf16"
-TARGET = "cuda:sm_90"
 OURS = "mugraph"
 
 
-def saved(name: str, folder: Path, budget: float) -> str:
+def saved(name: str, folder: Path, target: str, budget: float) -> str:
     """Save a layer's result for the GPU; how long it took and what was found, in words."""
     case = case_of(name, DTYPE, 1)
     before = time.perf_counter()
-    found = mugraph.superoptimize(case.layer, case.inputs, TARGET, budget=budget)
+    found = mugraph.superoptimize(case.layer, case.inputs, target, budget=budget)
     seconds = time.perf_counter() - before
     found.save(folder)
     return f"{name}: {'found' if found.found else 'not found'} in {seconds:.0f} s, {len(found.results)} programs"
@@ -87,7 +86,9 @@ def ordered(folder: Path, case: Case) -> tuple[list[str], tuple[torch.Tensor, ..
     """The names of a layer's tensors in the order in which its saved result takes them, and all arguments."""
     manifest = json.loads((folder / "torch.json").read_text(encoding="utf-8"))
     held = dict(case.layer.named_parameters()) | dict(case.layer.named_buffers())
-    held["constant_0"] = torch.full((case.inputs[0].shape[1],) * 2, -torch.inf, dtype=torch.bfloat16, device=case.inputs[0].device).triu(1)
+    held["constant_0"] = torch.full(
+        (case.inputs[0].shape[1],) * 2, -torch.inf, dtype=torch.bfloat16, device=case.inputs[0].device
+    ).triu(1)
     names = [each["name"] for each in manifest["inputs"][len(case.inputs) :]]
     return names, (*case.inputs, *(held[name] for name in names))
 
@@ -105,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layers", nargs="*", default=list(CASES))
     parser.add_argument("--saved", type=Path, default=Path("gpu-layers"), help="folder of the results")
+    parser.add_argument("--target", default="cuda:sm_90", help="the GPU that results are saved for")
     parser.add_argument("--budget", type=float, default=90.0, help="seconds to find one")
     parser.add_argument("--modes", nargs="*", default=["torch.compile"], choices=list(COMPILE_MODES))
     parser.add_argument("--output", type=Path)
@@ -112,7 +114,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         for name in options.layers:
             if not (options.saved / name).exists():
-                print(saved(name, options.saved / name, options.budget), flush=True)
+                print(saved(name, options.saved / name, options.target, options.budget), flush=True)
         return
     cases = [{"name": name, "saved": str(options.saved)} for name in options.layers if (options.saved / name).exists()]
     found = records(cases, partial(record, modes=options.modes), options.output, summary)

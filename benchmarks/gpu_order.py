@@ -1,7 +1,7 @@
 """Predicted beside measured: the candidates of every workload, the paper's muGraph and PyTorch's, timed on one GPU in turn.
 
     python benchmarks/gpu_order.py --jobs 12 --output benchmarks/results/gpu-order.json
-    python benchmarks/gpu_order.py --prepared candidates.json     # where there is no GPU: searches and compiles alone
+    python benchmarks/gpu_order.py --prepared candidates.json --target cuda:sm_90:h200     # without a GPU: searches and compiles
 
 The search's best candidates, the program as it is (`original`) and, where it was written for these sizes, the muGraph of
 examples/paper are compared with float64 and timed beside the rivals of `gpu_rivals.py`. Each contestant is captured into a CUDA
@@ -252,6 +252,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 16])
     parser.add_argument("--size", default="full", help="size of the workloads")
     parser.add_argument("--backend", choices=("cuda", "triton"), default="cuda")
+    parser.add_argument("--target", help="the GPU that candidates are for, by default the one that is here")
     parser.add_argument("--most", type=int, default=16, help="candidates of a workload")
     parser.add_argument("--modes", nargs="*", default=["torch.compile"], choices=list(COMPILE_MODES))
     parser.add_argument("--norms", action="store_true", help="every norm that a workload can have")
@@ -260,7 +261,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     only_prepares = options.prepared is not None and not torch.cuda.is_available()
-    target = f"{options.backend}:sm_90" if only_prepares else this_target(options.backend)
+    target = options.target or this_target(options.backend)
     cases: list[Case] = [
         {
             "workload": workload,

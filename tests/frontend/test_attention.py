@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
+from mugraph.frontend import attention as attention_module
 from mugraph.frontend.attention import causal_mask, hides_a_row
 from mugraph.frontend.partition import Partition, partition
 from mugraph.frontend.splice import Kernels, runnable, spliced
@@ -188,3 +189,45 @@ def test_layers_share_the_causal_mask() -> None:
 def test_a_program_of_ones_own_has_nobody_to_look_at_its_mask() -> None:
     with pytest.raises(UnsupportedOperator, match=r"masked attention, which is 0 .* write softmax\(scores \+ mask\)"):
         trace(lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), (KEYS, KEYS, KEYS, randn(5, 5)))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The masks that a GPU was asked of, which none is here."""
+    masks: list[torch.Tensor] = []
+    usual = attention_module._hides_a_row
+    monkeypatch.setattr(attention_module, "_hides_a_row", lambda mask: masks.append(mask) or usual(mask))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return masks
+
+
+def test_a_gpu_is_asked_once_of_a_mask_and_again_when_it_changed(asked: list[torch.Tensor]) -> None:
+    watched, mask = attention_module._Watched(), causal_mask((4, 4), torch.float32, torch.device("cpu"))
+    assert [watched.hides_a_row(mask), watched.hides_a_row(mask)] == [False, False]
+    assert len(asked) == 1
+    mask[2] = -torch.inf
+    assert [watched.hides_a_row(mask), watched.hides_a_row(mask)] == [True, True]
+    assert len(asked) == 2
+    asked.clear()
+    with torch.inference_mode():  # nobody counts the changes of such tensors
+        mask = torch.zeros(2, 2)
+        assert [watched.hides_a_row(mask), watched.hides_a_row(mask)] == [False, False]
+    assert len(asked) == 2
+
+
+def test_what_was_said_of_a_mask_goes_with_it(asked: list[torch.Tensor]) -> None:
+    watched, mask = attention_module._Watched(), torch.zeros(2, 2)
+    watched.hides_a_row(mask)
+    asked.clear()
+    before = len(watched._known)
+    del mask
+    assert (before, len(watched._known)) == (1, 0)
+
+
+def test_nothing_is_asked_while_a_cuda_graph_is_captured(asked: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    watched, known, unknown = attention_module._Watched(), torch.zeros(2, 2), torch.zeros(2, 2)
+    assert not watched.hides_a_row(known)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert not watched.hides_a_row(known)
+    assert watched.hides_a_row(unknown), "PyTorch runs the piece then"
+    assert len(asked) == 1

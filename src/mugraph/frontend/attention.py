@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -116,7 +117,39 @@ def causal_mask(shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 
 
 def hides_a_row(mask: torch.Tensor) -> bool:
-    """Whether a mask [..., queries, keys] hides every key of some query; one of booleans says which keys are not hidden."""
+    """Whether a mask [..., queries, keys] hides every key of some query; one of booleans says which keys are not hidden.
+
+    A GPU's answer has to be waited for: it is asked once for a tensor, and again when PyTorch has changed it. While a CUDA graph
+    is captured nothing may be waited for, and of a mask that is not known by then it is said that it does.
+    """
+    return _hides_a_row(mask) if mask.device.type != "cuda" else _WATCHED.hides_a_row(mask)
+
+
+class _Watched:
+    """What GPUs have said of masks, as long as these are there."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, bool]] = {}
+
+    def hides_a_row(self, mask: torch.Tensor) -> bool:
+        """As the function of that name."""
+        version = None if mask.is_inference() else mask._version  # tensors made in inference mode have none
+        match self._known.get(id(mask)):
+            case (reference, seen, hides) if reference() is mask and seen == version:
+                return hides
+        if torch.cuda.is_current_stream_capturing():
+            return True
+        hides = _hides_a_row(mask)
+        if version is not None:
+            number = id(mask)
+            self._known[number] = weakref.ref(mask, lambda _: self._known.pop(number, None)), version, hides
+        return hides
+
+
+_WATCHED = _Watched()
+
+
+def _hides_a_row(mask: torch.Tensor) -> bool:
     if mask.dtype is torch.bool:
         return not bool(mask.any(-1).all())
     return bool((mask.amax(-1) == -math.inf).any())

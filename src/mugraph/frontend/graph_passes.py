@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.attention import is_boolean_mask, mask_of
@@ -368,6 +369,20 @@ def with_arrangements(module: fx.GraphModule) -> fx.GraphModule:
     for node in reversed(list(graph.nodes)):
         if node.target in _MADE_OF and not node.users:
             graph.erase_node(node)
+    return fx.GraphModule(tensors, graph)
+
+
+def on_device(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
+    """A graph of calls with the tensors that it holds, and those that its calls make of none, on another device."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    tensors = {}
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            tensors[str(node.target)] = attrgetter(str(node.target))(module).to(device)
+        node.args, node.kwargs = map_aggregate(
+            (node.args, node.kwargs), lambda part: device if isinstance(part, torch.device) else part
+        )
     return fx.GraphModule(tensors, graph)
 
 

@@ -458,7 +458,7 @@ def _rule(target: torch._ops.OpOverload) -> Rule:
     name, tags = target.overloadpacket.__name__, target.tags
     if name in _RULES and not target._schema.is_mutable:
         return _RULES[name]
-    elementwise = torch.Tag.pointwise in tags and (torch.Tag.inplace in tags or not target._schema.is_mutable)
+    elementwise = torch.Tag.pointwise in tags and (name.endswith("_") or not target._schema.is_mutable)
     if torch.Tag.nondeterministic_seeded in tags:
         raise SizeMatters("it draws random numbers")
     if elementwise:

@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 
 from mugraph.api import superoptimize
 from mugraph.devices import device_for, resolved
-from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch, TargetUnavailable
+from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch
 from mugraph.frontend import trace
 from mugraph.frontend.objects import flat, leaves_of
 from mugraph.frontend.pytree import FunctionCalling
@@ -40,7 +40,7 @@ from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
 from mugraph.support.user_warnings import warn_user
-from mugraph.targets.gpu import present_architecture
+from mugraph.targets.gpu import target_of
 from mugraph.targets.machine import Machine, machine_for
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Optimized(Shared, Generic[P, R]):
     def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
         settings = self.settings
         try:
-            target = settings.target or _target_of(tensors_of(args, kwargs))
+            target = settings.target or target_of(tensors_of(args, kwargs))
             example = _example(self.fn, args, kwargs)
             if settings.dynamic:
                 return Answer(superoptimize_dynamic(self.fn, example, settings.dynamic, target=target, **settings.of_all))
@@ -431,16 +431,6 @@ def _example(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     if bound.kwargs:
         raise InvalidInput("arguments that only have a place are beside others that only have a name")
     return bound.args
-
-
-def _target_of(tensors: Sequence[torch.Tensor]) -> str:
-    """The target that the tensors lie on; raises TargetUnavailable for a device without one."""
-    gpu = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
-    if gpu is None:
-        if other := next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None):
-            raise TargetUnavailable(f"no target runs on {other}")
-        return "cpu"
-    return f"cuda:{present_architecture(gpu.index)}"
 
 
 # --- which calls the same kernels answer -------------------------------------------------------------------------------

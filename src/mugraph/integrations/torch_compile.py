@@ -32,7 +32,7 @@ from torch._guards import TracingContext
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices.targets import target_row
-from mugraph.errors import InvalidInput
+from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.frontend.capture import captured
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.in_place import WRITTEN_OVER, changes_written, values_behind, with_changes_returned
@@ -57,6 +57,8 @@ from mugraph.search.constraints import SearchSpace
 from mugraph.selection.structure_key import form_of
 from mugraph.sizes.growing_kernels import short_iterations
 from mugraph.support.deadline import Deadline
+from mugraph.targets.gpu import target_of
+from mugraph.targets.machine import machine_for
 
 _USES = 3
 """How often a size must come to be worth seconds."""
@@ -170,7 +172,14 @@ def backend(
     """
     if mode is not None and mode not in BUDGETS:
         raise InvalidInput(f"backend mugraph has no mode {mode!r}; use one of {', '.join(BUDGETS)}, or options={{...}}")
-    chosen = PieceOptions.of(options if mode is None else {"budget": BUDGETS[mode], **(options or {})})
+    wanted = {**({} if mode is None else {"budget": BUDGETS[mode]}), **(options or {})}
+    try:
+        chosen = PieceOptions.of({"target": _target_of(example_inputs), **wanted} if "target" not in wanted else wanted)
+    except TargetUnavailable as reason:
+        if "target" in wanted or wanted.get("strict"):
+            raise
+        _log.warning("torch runs a graph: %s", reason)
+        return module.forward
     graph = _captured(module, example_inputs)
     if graph is not None:
         _mark_constants(graph, [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)])
@@ -183,6 +192,13 @@ def backend(
         decompositions=dict(WRITTEN_OVER),
     )
     return compiler(module, example_inputs)
+
+
+def _target_of(example_inputs: Sequence[Any]) -> str:
+    """The target that the tensors of a graph lie on; raises TargetUnavailable where it has none, or its compiler is missing."""
+    target = target_of(given for given in example_inputs if isinstance(given, torch.Tensor))
+    machine_for(target)
+    return target
 
 
 def _captured(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule | None:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map_only
 
+from mugraph.devices.targets import target_row
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.graph_passes import ready_to_cut
@@ -111,8 +112,10 @@ def _fastest(results: Sequence[Partitioned], example_inputs: ExampleInputs) -> P
     if len(results) == 1:
         return results[0]
     args, kwargs = _copies(arguments_of(example_inputs))
+    machine = machine_for(results[0].target)
     with _unchanged(_written(results[0], args, kwargs)) as again, torch.no_grad():
-        return results[quickest([functools.partial(again(result), *args, **kwargs) for result in results])]
+        calls = [functools.partial(again(result), *args, **kwargs) for result in results]
+        return results[quickest([machine.timed(call).run for call in calls])]
 
 
 def _beside(
@@ -278,7 +281,7 @@ def _all_left(result: Partitioned, reason: str) -> Coverage:
 
 def timed_coverage(result: Partitioned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coverage:
     """The coverage with the time of each part of a call, the median of some."""
-    clock = _Clock(result.run)
+    clock = _Clock(result.run, target_row(result.target).tensors == "cuda")
     recorded = result.cut.recorded
     with torch.no_grad():
         inputs = result.calling.flatten(args, kwargs)
@@ -293,15 +296,18 @@ def timed_coverage(result: Partitioned, args: Sequence[Any], kwargs: Mapping[str
 
 
 class _Clock(fx.Interpreter):
-    """Runs a graph call by call, and notes the seconds of each."""
+    """Runs a graph call by call, and notes the seconds of each; on a GPU each is waited for, so that launches count."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, on_gpu: bool) -> None:
         super().__init__(module)
+        self.on_gpu = on_gpu
         self.taken: dict[str, list[float]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """The call's value."""
         started = time.perf_counter()
         value = super().run_node(n)
+        if self.on_gpu:
+            torch.cuda.synchronize()
         self.taken.setdefault(n.name, []).append(time.perf_counter() - started)
         return value

@@ -12,6 +12,7 @@ from torch import fx
 
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, SeveralPrograms
+from mugraph.frontend.graph_passes import on_device
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph
 from mugraph.frontend.source_lines import line_of_node
@@ -92,7 +93,9 @@ class PartitionedResult(Superoptimized):
         self.pieces = tuple(ProgramPiece.of(piece, cut.results[piece]) for piece in cut.partition.pieces)
         self.own = own
         self.run = cut.spliced()
-        """The torch graph that calls the kernels."""
+        """The torch graph that calls the kernels, where it was recorded."""
+        self._elsewhere: dict[torch.device, fx.GraphModule] = {}
+        """The same on other devices, with what it holds."""
         if own is not None:
             self.__class__ = calling_directly(type(self), own)
 
@@ -113,11 +116,28 @@ class PartitionedResult(Superoptimized):
         for together in self._together:
             self._check_devices(inputs, together)
         placed = [laid_out(tensor, layout) for tensor, layout in zip(inputs, recorded.layouts, strict=True)]
-        outputs: tuple[torch.Tensor, ...] = self.run.forward(*placed)  # which spares what a module does around it
+        outputs: tuple[torch.Tensor, ...] = self._run_on(placed).forward(*placed)  # which spares what a module does around it
         for number, output in recorded.writes.items():
             if outputs[output] is not inputs[number]:  # else it was written in place
                 inputs[number].copy_(outputs[output])
         return outputs
+
+    def _run_on(self, tensors: list[torch.Tensor]) -> fx.GraphModule:
+        """The torch graph for the device where tensors are: what is found on a CPU runs on any GPU."""
+        if target_row(self.target).tensors == "cpu":
+            return self.run
+        device = next((tensor.device for tensor in tensors if tensor.dim()), self._device)
+        if device == self._device:
+            return self.run
+        if device not in self._elsewhere:
+            self._elsewhere[device] = on_device(self.cut.spliced(), device)
+        return self._elsewhere[device]
+
+    @functools.cached_property
+    def _device(self) -> torch.device:
+        """Where tensors were when the function was recorded."""
+        device: torch.device = self.cut.recorded.placeholders[0].meta["val"].device
+        return device
 
     @functools.cached_property
     def _together(self) -> tuple[tuple[int, ...], ...]:

@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices import device_for, resolved
+from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
@@ -174,9 +175,9 @@ class Optimizer:
         self._serving = serving
         self._untested: weakref.WeakKeyDictionary[Executable, Untested] = weakref.WeakKeyDictionary()
         """Results that were only glanced at, by their kernels."""
-        packs = options.pack and machine_for(options.target).available
+        packs = options.pack and machine_for(options.target).available and target_row(options.target).tensors == "cpu"
         self.library = Library(options.target, Store.of(options.cache), options.background) if packs else None
-        """What library kernels take here; None where weights are not packed."""
+        """What library kernels take on this CPU; None where weights are not packed."""
         self._outcomes: dict[str, PieceOutcome] = {}
         self._refused: Superoptimized | None = None
         self._given: dict[str, float] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -42,7 +42,7 @@ class TorchGpu:
         return [torch.as_tensor(np.require(a, requirements="W") if isinstance(a, np.ndarray) else a).cuda() for a in inputs]
 
     def timed(self, call: Callable[[], object]) -> Timed:
-        """The call captured into a CUDA graph."""
+        """The call captured into a CUDA graph, if it can be."""
         return captured(call)
 
 
@@ -110,6 +110,16 @@ def present_architecture(device: int | None = None) -> str:
     return architecture
 
 
+def target_of(tensors: Iterable[Any]) -> str:
+    """The target that tensors of PyTorch lie on; raises TargetUnavailable for a device without one."""
+    devices = {tensor.device.type: tensor.device for tensor in tensors}
+    if gpu := devices.get("cuda"):
+        return f"cuda:{present_architecture(gpu.index)}"
+    if other := next((device for kind, device in devices.items() if kind != "cpu"), None):
+        raise TargetUnavailable(f"no target runs on {other}")
+    return "cpu"
+
+
 def _torch_sees_one() -> bool:
     """Whether PyTorch has an NVIDIA GPU: builds for AMD's call theirs CUDA devices, too."""
     import torch
@@ -118,7 +128,10 @@ def _torch_sees_one() -> bool:
 
 
 def captured(call: Callable[[], object]) -> Timed:
-    """The call captured into a CUDA graph several times, so that neither launches nor waiting for the GPU count."""
+    """The call captured into a CUDA graph several times, so that neither launches nor waiting for the GPU count.
+
+    What cannot be captured, for it waits for the GPU itself, is called as often, and its launches count.
+    """
     import torch
 
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # not annotated by torch
@@ -126,12 +139,20 @@ def captured(call: Callable[[], object]) -> Timed:
         call()  # loads kernels and lets libraries choose theirs, which must not happen while capturing
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+
+    def repeated() -> None:
         for _ in range(_CAPTURED):
             call()
 
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            repeated()
+        launched: Callable[[], object] = graph.replay
+    except RuntimeError:
+        launched = repeated
+
     def run() -> None:
-        graph.replay()
+        launched()
         torch.cuda.synchronize()
 
     return Timed(run, _CAPTURED)

@@ -38,9 +38,7 @@ class CudaOnGpu(EmulatedCuda):
         """Functions that launch the kernels on copies of host tensors."""
         if self.edit is not str:
             return _EMULATED(self, kernels, sources, cache_directory)
-        operands = {
-            kernel.name: [kernel.buffer(name).bytes for name in (*kernel.inputs, *kernel.outputs)] for kernel in kernels
-        }
+        operands = {kernel.name: [kernel.buffer(name).bytes for name in (*kernel.inputs, *kernel.outputs)] for kernel in kernels}
         return _on_copies(self, kernels, sources, cache_directory, operands)
 
 

@@ -116,7 +116,14 @@ def _require_architecture(architecture: str, nvrtc: ModuleType) -> None:
 def _compile(text: str, architecture: str) -> Cubin:
     from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(name=SOURCE_NAME, arch=architecture, std="c++17", ptxas_options=["-v"], diag_suppress=[177])
+    options = ProgramOptions(
+        name=SOURCE_NAME,
+        arch=architecture,
+        std="c++17",
+        ptxas_options=["-v"],
+        diag_suppress=[177],
+        no_cache=True,  # of what the driver's cache answers there is no log
+    )
     log = io.StringIO()
     try:
         compiled = Program(text, "c++", options).compile("cubin", logs=log)
