@@ -50,22 +50,33 @@ def _sanitizer(tool: str) -> tuple[str, ...]:
 
 _TRITON = ("--backend", "triton")
 _CHECK, _TIMES, _ORDER = "benchmarks/gpu_check.py", "benchmarks/gpu_times.py", "benchmarks/gpu_order.py"
-_ROUNDED = "benchmarks/rounded_products.py"
+_ROUNDED, _RANDOM = "benchmarks/rounded_products.py", "benchmarks/random_mugraphs.py"
 _AT_ONCE = ("--jobs", str(max(1, (os.cpu_count() or 2) - 2)))
 _NEVER_ON_A_GPU = (
     "tests/lower/test_concatenations.py",
     "tests/targets/test_choices.py",
     "tests/targets/cuda/test_batched_rings.py",
 )
+_EMULATED = ("tests/targets", "tests/lower", "tests/runtime/test_fp8.py", "tests/runtime/test_roundings.py", "tests/testing")
+"""Tests of kernels that run on emulators where there is no GPU."""
+_ON_GPU = ("--targets", "cuda-on-gpu", "triton-on-gpu")
 QUEUE = (
     Entry("emulator", ("-m", "pytest", "-q", "tests/targets/cuda/test_on_gpu.py"), 180),
     Entry("parts", ("-m", "pytest", "-q", *_NEVER_ON_A_GPU), 180),
+    Entry("emulated", ("-m", "pytest", "-q", "-n", "auto", "--on-gpu", *_EMULATED), 300),
+    Entry(
+        "random",
+        (_RANDOM, "--minutes", "2", *_AT_ONCE, *_ON_GPU, "--output", "{results}/random.json"),
+        180,
+    ),
     Entry("small", (_CHECK, *_AT_ONCE, "--size", "small", "--output", "{results}/small.json"), 300),
     Entry("order", (_ORDER, *_AT_ONCE, "--most", "8", "--output", "{results}/order.json"), 600),
     Entry("engines", ("benchmarks/engines.py", "--batches", "16", "8", "--output", "{results}/engines.json"), 600),
     Entry("rounded", (_ROUNDED, "--output", "{results}/rounded.json"), 180),
     Entry("aim", (_TIMES, "rmsnorm", "--batches", "2", "--output", "{results}/aim.json"), 180),
     Entry("times", (_TIMES, "--batches", "8", "1", "16", "--output", "{results}/times.json"), 600),
+    Entry("models", ("benchmarks/gpu_models.py", "--output", "{results}/models.json"), 600),
+    Entry("layers", ("benchmarks/gpu_layers.py", "--saved", "{results}/layers", "--output", "{results}/layers.json"), 600),
     Entry("memcheck", (_CHECK, "--size", "small", "--output", "{results}/memcheck.json"), 600, _sanitizer("memcheck")),
     Entry("racecheck", (_CHECK, "--size", "small", "--output", "{results}/racecheck.json"), 600, _sanitizer("racecheck")),
     Entry(

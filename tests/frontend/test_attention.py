@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import trace
 from mugraph.frontend import attention as attention_module
+from mugraph.frontend import trace
 from mugraph.frontend.attention import causal_mask, hides_a_row
 from mugraph.frontend.partition import Partition, partition
 from mugraph.frontend.splice import Kernels, runnable, spliced

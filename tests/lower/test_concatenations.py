@@ -130,6 +130,10 @@ def test_a_concatenation_between_kernels_lies_in_the_workspace() -> None:
     assert "a part of a concatenation, written in place" in text
 
 
+emulated_here = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run on the GPU, and no block is emulated")
+
+
+@emulated_here
 @pytest.mark.parametrize("target", ["cuda:sm_90", "triton:sm_90"])
 def test_blocks_that_write_parts_are_checked(target: str) -> None:
     graph = found(turned()).candidates[0].graph
@@ -140,6 +144,7 @@ def test_blocks_that_write_parts_are_checked(target: str) -> None:
     assert report.ran
 
 
+@emulated_here
 def test_a_block_that_writes_into_another_part_is_noticed() -> None:
     graph = found(turned()).candidates[0].graph
     executable = build(graph, "cuda:sm_90")

@@ -92,7 +92,7 @@ def scaled_product(left: DType, right: DType, *, rows: int = 16) -> Graph:
 @pytest.mark.parametrize("rows", [1, 5, 16])
 @pytest.mark.parametrize(("left", "right"), [(DType.E4M3, DType.E4M3), (DType.E5M2, DType.E4M3), (DType.E5M2, DType.E5M2)])
 def test_two_factors_of_fp8_are_multiplied_in_fp16_without_a_rounding(left: DType, right: DType, rows: int) -> None:
-    """Every number of both types among them; sums of a few terms are exact in fp32, too."""
+    """Every number of both types among them. Products are exact; hardware cuts off what of a sum of two is beyond fp32."""
     graph = scaled_product(left, right, rows=rows)
     (matmul,) = (statement for statement in lowered(graph).statements if isinstance(statement, Matmul))
     assert matmul.dtype is DType.FP16
@@ -102,7 +102,8 @@ def test_two_factors_of_fp8_are_multiplied_in_fp16_without_a_rounding(left: DTyp
     machine = EmulatedCuda(Cuda.of("cuda:sm_90"), apart=True)
     (result,) = Executable(graph, machine)(x.to(KINDS[left]), w.to(KINDS[right]))
     assert machine.findings == []
-    assert torch.equal(result, (x.double() @ w.double()).float())
+    unit = 2.0**-23 * (x.double().abs() @ w.double().abs())
+    assert ((result.double() - x.double() @ w.double()).abs() <= unit).all()
 
 
 def every_number(kind: torch.dtype, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
