@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
+from mugraph.ir.graph import Shape
 
 
 def rms_norm_linear(
@@ -105,3 +106,28 @@ def shifted_by(what: str) -> Graph:
             largest = block.add("transpose", largest, permutation=(1, 0))
     result = block.add("matmul", block.add("exp", block.add("sub", exponent, largest)), v)
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(0,))]), inputs))
+
+
+def pair_of_tiles(op: str, left: Shape, right: Shape, dim: int | None = None) -> Graph:
+    """One block that computes `op` of two tiles, and sums of it along `dim`."""
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(1,))
+    inputs = [kernel.input(name, shape, DType.FP32) for name, shape in (("x", left), ("y", right))]
+    tiles = [block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(inputs)]
+    result = block.add(op, *tiles)
+    if dim is not None:
+        result = block.add("sum", result, dim=dim, size=block.tensor(result).shape[dim])
+    body = block.build([block.add("output_saver", result, omap=(0,))])
+    return kernel.build(kernel.graph_defined(body, inputs))
+
+
+SUMMED_PRODUCTS: Mapping[str, Graph] = {
+    "k = 2": pair_of_tiles("matmul", (16, 2), (2, 16)),
+    "k = 4": pair_of_tiles("matmul", (64, 4), (4, 32)),
+    "k = 8": pair_of_tiles("matmul", (12, 6), (6, 12)),
+    "over k": pair_of_tiles("mul", (16, 16, 1), (1, 16, 16), dim=1),
+    "over rows": pair_of_tiles("mul", (16, 16, 1), (1, 16, 16), dim=0),
+    "over columns": pair_of_tiles("mul", (16, 16, 1), (1, 16, 16), dim=2),
+    "a column": pair_of_tiles("mul", (16, 1, 1), (1, 4, 16), dim=1),
+    "four dimensions": pair_of_tiles("mul", (16, 4, 1, 16), (1, 4, 16, 16), dim=1),
+}
+"""Sums of products that Triton 3.7 takes for products of matrices where they are written with `*`, or rejects as it tries to."""

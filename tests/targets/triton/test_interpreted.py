@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lower.graphs import attention, normalised_scores, rms_norm_linear
+from lower.graphs import SUMMED_PRODUCTS, attention, normalised_scores, pair_of_tiles, rms_norm_linear
 from mugraph.devices import device_for
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.frontend import trace
@@ -173,6 +173,24 @@ def test_every_elementwise_operator_is_right() -> None:
     for row, result, reference in zip(rows, Executable(graph, interpreted())(*map(torch.from_numpy, inputs)), exact, strict=True):
         rounded = reference.astype(np.float32)  # where powers of numbers below 1 are too small for it, as 0
         np.testing.assert_allclose(result.numpy(), rounded, rtol=2e-6, err_msg=row.name)
+
+
+@pytest.mark.parametrize("case", SUMMED_PRODUCTS)
+def test_sums_of_products_of_three_dimensions_are_right(case: str) -> None:
+    graph = SUMMED_PRODUCTS[case]
+    assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
+
+
+def test_products_of_three_dimensions_are_exact() -> None:
+    """Those of zeros, infinities, NaN and subnormal numbers too, with their signs."""
+    numbers = np.array([0.0, -0.0, 1.5, -3.0, np.inf, -np.inf, np.nan, 1e-30, -1e-20, 3e38], np.float32)
+    left, right = numbers.reshape(10, 1, 1), np.stack([numbers, -numbers]).reshape(1, 2, 10)
+    graph = pair_of_tiles("mul", left.shape, right.shape)
+    (result,) = Executable(graph, interpreted())(torch.from_numpy(left), torch.from_numpy(right))
+    with np.errstate(all="ignore"):
+        exact = left * right
+    np.testing.assert_array_equal(result.numpy(), exact)
+    np.testing.assert_array_equal(np.signbit(result.numpy())[~np.isnan(exact)], np.signbit(exact[~np.isnan(exact)]))
 
 
 @pytest.mark.parametrize("loop", [1, 4])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 
 import mugraph
-from lower.graphs import attention, rms_norm_linear
+from lower.graphs import SUMMED_PRODUCTS, attention, rms_norm_linear
 from mugraph.cli import main
 from mugraph.errors import CompilationFailed, ExceedsMemory, InvalidInput, TargetUnavailable
 from mugraph.frontend.workloads import WORKLOADS
@@ -48,6 +50,47 @@ def test_products_of_any_depth_compile(depth: int) -> None:
     left, right = block.iterator(0, kernel.tensor(x), (0,), None), block.iterator(1, kernel.tensor(y), (None,), None)
     body = block.build([block.add("output_saver", block.add("matmul", left, right), omap=(0,))])
     assert build(kernel.build(kernel.graph_defined(body, [x, y])), "triton:sm_90").sources
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("case", SUMMED_PRODUCTS)
+def test_threads_multiply_what_the_text_sums(case: str, architecture: str) -> None:
+    """The matrix units would multiply in TF32, and add each of few values of k several times."""
+    machine = Triton.of(f"triton:{architecture}")
+    (launch,) = machine.lower(SUMMED_PRODUCTS[case]).values()
+    compiled = machine.compiled(launch.kernel, machine.print([launch.kernel]))
+    assert "tt.reduce" in compiled.handle.asm["ttir"]
+    assert "tt.dot" not in compiled.handle.asm["ttir"]
+    assert not re.search(
+        r"\bw?g?mma\.|\bv_(?:mfma|wmma|dot)", compiled.handle.asm["ptx" if architecture == "sm_90" else "amdgcn"]
+    )
+
+
+def once(pattern: str, replacement: str, text: str) -> str:
+    edited, count = re.subn(pattern, replacement, text)
+    assert count == 1
+    return edited
+
+
+def compile_edited(graph: Graph, pattern: str, replacement: str) -> None:
+    """Compile a graph of one kernel, of whose text one place is replaced."""
+    machine = Triton.of("triton:sm_90")
+    (source,) = machine.print([launch.kernel for launch in machine.lower(graph).values()]).values()
+    Executable(graph, machine, {SOURCE_NAME: once(pattern, replacement, source)})
+
+
+@pytest.mark.skipif(
+    tuple(map(int, version("triton").split(".")[:2])) >= (3, 8), reason="it takes no wrong sums for products any more"
+)
+@pytest.mark.parametrize("case", ["k = 2", "k = 8", "over rows"])
+def test_sums_that_triton_takes_for_products_of_matrices_are_refused(case: str) -> None:
+    with pytest.raises(CompilationFailed, match="makes 1 products of matrices of kernel_2, whose text has 0"):
+        compile_edited(SUMMED_PRODUCTS[case], r"(?<!def )times\((\w+\[[^]]*\]), (\w+\[[^]]*\])\)", r"\1 * \2")
+
+
+def test_more_products_of_matrices_than_the_text_has_are_refused() -> None:
+    with pytest.raises(CompilationFailed, match="makes 1 products of matrices of kernel_3, whose text has 0"):
+        compile_edited(GRAPH, r"tl\.dot\(", "tl.dot (")
 
 
 @pytest.mark.slow

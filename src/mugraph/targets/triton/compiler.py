@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import hashlib
 import importlib.util
+import inspect
 import logging
 import os
 import re
@@ -46,6 +47,8 @@ _REGISTER = 4
 """Bytes of a register of a lane."""
 _OTHER_NAMES = {DType.BOOL: "i1", DType.INT8: "i8", DType.UINT8: "u8", DType.E4M3: "fp8e4nv", DType.E5M2: "fp8e5"}
 """What Triton calls types that have another name here."""
+_DOT = re.compile(r"\btt\.dot\b")
+"""A product of matrices in Triton's own form of a kernel."""
 _compiling = threading.Lock()
 
 
@@ -167,6 +170,7 @@ def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_by
         # The errors of its stages share no base class; each one's first line says what is wrong.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CompilationFailed(f"triton {version} rejected {kernel.name} for {architecture}: {reason}") from error
+    _check_dots(kernel.name, inspect.getsource(function.fn), handle.asm["ttir"])
     compiled = kind(kernel.name, architecture, handle)
     if compiled.shared_bytes > shared_bytes:
         raise ExceedsMemory(
@@ -174,6 +178,16 @@ def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_by
             f"a block of {architecture} has {shared_bytes}; choose another schedule or target"
         )
     return compiled
+
+
+def _check_dots(name: str, definition: str, compiled: str) -> None:
+    """Raise CompilationFailed where the compiler multiplies matrices that a kernel's definition does not (`TIMES`)."""
+    written, made = definition.count("tl.dot("), len(_DOT.findall(compiled))
+    if made > written:
+        raise CompilationFailed(
+            f"triton {triton_version()} makes {made} products of matrices of {name}, whose text has {written}: "
+            "it takes sums for them, wrongly perhaps; use another version of Triton"
+        )
 
 
 def _target(architecture: str, units: Units) -> tuple[Any, type[NvidiaKernel | AmdKernel]]:

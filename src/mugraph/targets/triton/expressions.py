@@ -16,6 +16,7 @@ TRITON_FUNCTIONS: Mapping[str, str] = {
     **{name: name for name in ("equal", "less", "round_bf16", "round_fp16", "select", "tanh", "truth")},
     **{name: name for name in ("acos", "asin", "atan2", "copysign", "erfc", "expm1", "fmod", "log1p", "pow", "rint")},
     "max": "maximum",
+    "times": "times",
 }
 """What the functions in templates are called in kernels; those without a module are written into the file."""
 
@@ -52,6 +53,12 @@ def to_tf32(x):
     bits = x.to(tl.int32, bitcast=True)
     size = tl.minimum(bits & 0x7FFFFFFF, 0x7FFFEFFF) + 0x1000
     return ((size & -0x2000) | (bits & -0x80000000)).to(tl.float32, bitcast=True)
+''',
+    "times": '''\
+@triton.jit
+def times(x, y):
+    """x * y, as x * y - 0: the compiler may take sums of x * y for `tl.dot` in TF32, wrongly."""
+    return tl.fma(x, y, tl.full((), -0x80000000, tl.int32).to(tl.float32, bitcast=True))
 ''',
     "tuned": '''\
 def tuned(*configurations):
@@ -156,6 +163,13 @@ def tanh(x):
 
 TRITON_MAXIMUM = "tl.maximum({0}, {1})"
 """The larger of two, or the one that is not NaN."""
+
+TIMES = "times({0}, {1})"
+"""A product of three dimensions or more.
+
+Up to version 3.7, Triton's compiler (its pass TritonCombineOps) takes sums of x[:, :, None] * y[None, :, :], from 16 rows and
+columns on, for `tl.dot` in TF32: whichever dimension is summed, and with few values of k, which matrix units add several times.
+"""
 
 _LONGEST = 60
 """Characters of an argument that is written in place; longer ones get a name."""

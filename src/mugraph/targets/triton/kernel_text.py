@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.ir.graph import Shape
 from mugraph.lower.phases import Phase
-from mugraph.lower.scalar_expressions import Expression, Source
+from mugraph.lower.scalar_expressions import PRODUCT, Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import Tile
 from mugraph.targets.c_text import index_terms, sum_of
 from mugraph.targets.triton.expressions import unwrapped, write_expression
@@ -21,6 +21,7 @@ from mugraph.targets.triton.tensors import (
     axis_of,
     inside,
     is_sorted,
+    product_of,
     sizes,
 )
 
@@ -97,6 +98,8 @@ class KernelText:
         if expression == Source(0) and sizes(spread) == sizes(shape):
             return replace(sources[0], shape=shape)
         texts = [aligned(source.wide, source.shape, spread) for source in sources]
+        if isinstance(expression, Apply) and expression.template == PRODUCT and not _has_number(expression):
+            expression = replace(expression, template=product_of(spread))
         text = write_expression(expression, texts, lambda part: self.named(phase, part))
         if sizes(spread) == sizes(shape):
             return TileText(text, shape)
@@ -139,3 +142,7 @@ class KernelText:
         node, shape = name
         own = f"{kind}_{node}"
         return self.named(phase, text) if own in self.names else self.define(phase, own, text, shape).text
+
+
+def _has_number(expression: Apply) -> bool:
+    return any(isinstance(argument, Constant) for argument in expression.arguments)

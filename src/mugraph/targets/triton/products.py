@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower.tile_form import Kernel, Matmul
-from mugraph.targets.triton.tensors import ELEMENT_TYPES, Padding, TileText, aligned, axis_of, sizes
+from mugraph.targets.triton.expressions import unwrapped
+from mugraph.targets.triton.tensors import ELEMENT_TYPES, Padding, TileText, aligned, axis_of, product_of, sizes
 from mugraph.targets.triton.units import Units, has_dot, is_dot
 
 _PART = 32
@@ -117,5 +118,6 @@ def _multiplied_and_summed(left: TileText, right: TileText, shape: Shape) -> str
     points = (*shape[:-2], rows, depth, columns)
     across = replace(left, shape=(*left.shape, 1))
     down = replace(right, shape=(*right.shape[:-2], 1, depth, columns))
-    text = f"{aligned(across.wide, across.shape, points)} * {aligned(down.wide, down.shape, points)}"
-    return text if depth == 1 else f"tl.sum({text}, axis={axis_of(points, len(points) - 2)})"
+    factors = aligned(across.wide, across.shape, points), aligned(down.wide, down.shape, points)
+    text = product_of(points).format(*factors)
+    return text if depth == 1 else f"tl.sum({unwrapped(text)}, axis={axis_of(points, len(points) - 2)})"

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
+from mugraph.lower.scalar_expressions import PRODUCT
 from mugraph.lower.tile_form import Index, Tile
 from mugraph.lower.tiles import row_major
 from mugraph.targets.c_text import scaled, sum_of
+from mugraph.targets.triton.expressions import TIMES
 
 ELEMENT_TYPES = {
     DType.FP16: "float16",
@@ -64,6 +66,11 @@ def sizes(shape: Shape) -> tuple[int, ...]:
 def axis_of(shape: Shape, dim: int) -> int:
     """Which dimension of the tensor is dimension `dim`, of more than one element, of the tile."""
     return len(sizes(shape[:dim]))
+
+
+def product_of(shape: Shape) -> str:
+    """The template of a product of two tiles that broadcast to `shape`, which may be summed."""
+    return TIMES if len(sizes(shape)) > 2 else PRODUCT
 
 
 def along(text: str, axis: int, rank: int) -> str:
