@@ -19,7 +19,8 @@ from mugraph.ir.scalar import Scalar
 from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import verify_graphs
-from mugraph.verifier.parallel_axes import Cut, NotParallel, shared_slice, take_slice
+from mugraph.verifier.axis_marks import ONE, Widths
+from mugraph.verifier.parallel_axes import Cut, NotParallel, ParallelAxis, shared_slice, take_slice
 
 from .graphs import (
     FP32,
@@ -50,15 +51,16 @@ def assert_slices_are_slices(graph: Graph, inputs: tuple[int | None, ...]) -> No
             np.testing.assert_allclose(result, full if dim is None else np.take(full, [position], dim))
 
 
-def assert_slices_stand_for_all(graph: Graph, inputs: tuple[int | None, ...], width: int = 1) -> Cut:
+def assert_slices_stand_for_all(graph: Graph, inputs: tuple[int | None, ...], *widths: Widths) -> Cut:
     """Where slices are added up, the result for different ones is the mean of those for equal ones; else it is made of slices."""
     rng = np.random.default_rng(0)
     tensors = [rng.uniform(0.5, 1.5, node.output.shape) for node in graph.nodes if node.op == "input"]
-    cut = Cut.of(graph, inputs, [width] * len(inputs))
+    widths = widths or (ONE,) * len(inputs)
+    cut = Cut.of(graph, inputs, widths)
     check(cut.graph)
     whole = evaluate(graph, tensors, FloatArithmetic())
     results = [
-        evaluate(cut.graph, [part(t, dim, position, width) for t, dim in zip(tensors, inputs, strict=True)], FloatArithmetic())
+        evaluate(cut.graph, [part(*each, position) for each in zip(tensors, inputs, widths, strict=True)], FloatArithmetic())
         for position in range(cut.slices)
     ]
     for number, (full, dim) in enumerate(zip(whole, cut.dims, strict=True)):
@@ -66,13 +68,18 @@ def assert_slices_stand_for_all(graph: Graph, inputs: tuple[int | None, ...], wi
         if number in cut.sums:
             np.testing.assert_allclose(np.mean(found, axis=0), full)
         for position in () if number in cut.sums else range(cut.slices):
-            np.testing.assert_allclose(found[position], part(full, dim, position, cut.widths[number]))
+            np.testing.assert_allclose(found[position], part(full, dim, cut.widths[number], position))
     return cut
 
 
-def part(array: Array, dim: int | None, position: int, width: int) -> Array:
-    """A slice of so many neighbours."""
-    return array if dim is None else np.take(array, range(position * width, (position + 1) * width), dim)
+def part(array: Array, dim: int | None, widths: Widths, position: int) -> Array:
+    """A slice: so many neighbours of each stretch of a dimension."""
+    if dim is None:
+        return array
+    slices = array.shape[dim] // sum(widths)
+    ends = itertools.accumulate(slices * width for width in widths)
+    starts = [end - (slices - position) * width for end, width in zip(ends, widths, strict=True)]
+    return np.take(array, [start + i for start, width in zip(starts, widths, strict=True) for i in range(width)], dim)
 
 
 @pytest.mark.parametrize("graph", [rmsnorm(), fused_rmsnorm(), construct(fused_rmsnorm()), fused_rmsnorm(blocks=8)])
@@ -358,21 +365,22 @@ def test_whatever_is_taken_for_wide_slices_is(name: str) -> None:
     wide = 0
     for graph, axis in changed(WINDOWS[name]()):
         with contextlib.suppress(NotParallel, ShapeMismatch):
-            assert_slices_stand_for_all(graph, axis, 2)
+            assert_slices_stand_for_all(graph, axis, *[(2,)] * len(axis))
             wide += 1
     assert wide > 0
+
+
+def described(axis: ParallelAxis) -> tuple[object, ...]:
+    return axis.size, axis.inputs, axis.input_widths, axis.output_widths
 
 
 def test_windows_of_windows_and_heads_are_found() -> None:
     pooled = program(lambda x: x.reshape(3, 4, 2).amax(2).reshape(3, 2, 2).amax(2), (3, 8))
     assert not any(axis.inputs == (1,) for axis in shared_slice(pooled, pooled).axes)
     found = shared_slice(pooled, pooled, simple=False)
-    assert [(axis.size, axis.inputs, axis.input_widths, axis.output_widths) for axis in found.axes] == [
-        (3, (0,), (1,), (1,)),
-        (2, (1,), (4,), (1,)),
-    ]
+    assert [described(axis) for axis in found.axes] == [(3, (0,), (ONE,), (ONE,)), (2, (1,), ((4,),), (ONE,))]
     found = shared_slice(heads(), heads(), simple=False)
-    assert (2, (1, 1), (2, 2), (2,)) in [(axis.size, axis.inputs, axis.input_widths, axis.output_widths) for axis in found.axes]
+    assert (2, (1, 1), ((2,), (2,)), ((2,),)) in [described(axis) for axis in found.axes]
 
 
 NOT_LINEAR: dict[str, Callable[[], tuple[Graph, tuple[int | None, ...]]]] = {
@@ -432,8 +440,8 @@ def test_a_constant_that_a_sum_has_once_is_not_one_of_each_slice() -> None:
     )
 
 
-def test_what_is_merged_with_heads_is_an_axis_once_they_are_cut() -> None:
-    """The values' columns within a head."""
+def test_what_is_merged_with_heads_is_an_axis_beside_them() -> None:
+    """The values' columns within a head: each head is a stretch that has all of them."""
 
     def function(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
         weights, values = x.exp(), y.reshape(4, 2, 3).transpose(0, 1)
@@ -441,5 +449,5 @@ def test_what_is_merged_with_heads_is_an_axis_once_they_are_cut() -> None:
 
     graph = program(function, (2, 4, 4), (4, 6))
     found = shared_slice(graph, graph, simple=False)
-    assert (2, (0, 1), (1, 3), (3,)) in [(a.size, a.inputs, a.input_widths, a.output_widths) for a in found.axes]
-    assert (3, (None, 1), (1, 1), (1,)) in [(a.size, a.inputs, a.input_widths, a.output_widths) for a in found.axes]
+    assert (3, (None, 1), (ONE, (1, 1)), ((1, 1),)) in [described(axis) for axis in found.axes]
+    assert (2, (0, 1), (ONE, ONE), (ONE,)) in [described(axis) for axis in found.axes]

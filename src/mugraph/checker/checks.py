@@ -263,14 +263,15 @@ def _alike(left: Json, right: Json) -> None:
 def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json, int]:
     """Both graphs at size 1 of the certificate's axes, each proved parallel in both, and how many axes that are.
 
-    Axes whose slices are added up, or have several elements, keep their size, and so do those that are parallel only when such
-    are cut: tests at full size need no proof.
+    Axes whose slices are added up, or have several elements of some tensor, keep their size, and so do those that are parallel
+    only when such are cut: tests at full size need no proof.
     """
     cut = kept = 0
     for axis in axes:
         if not isinstance(axis["inputs"], list) or len(axis["inputs"]) != len(_shapes(left)):
             raise Rejected("certificate.json: an axis does not say where it stands in each input")
-        if axis.get("sums") or any(width != 1 for width in (*axis.get("input_widths", ()), *axis.get("output_widths", ()))):
+        widths = (*axis.get("input_widths", ()), *axis.get("output_widths", ()))
+        if axis.get("sums") or not axis.get("narrow", True) or any(width != 1 for width in widths):
             kept += 1
             continue
         try:

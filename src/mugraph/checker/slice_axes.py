@@ -13,7 +13,7 @@ from mugraph.checker.operators import OPERATORS
 from mugraph.checker.saved_files import Json, Rejected
 
 _INSIDE = -1
-"""Instead of a dimension: one block has one slice, so that nothing it does can mix slices."""
+"""Instead of a dimension: one block, or one iteration of it, has one slice, so that nothing it does can mix slices."""
 
 
 class AxisPlace(NamedTuple):
@@ -61,7 +61,7 @@ def _cut(graph: Json, operands: list[AxisPlace | None]) -> tuple[Json, list[Axis
         elif node["op"] == "output_saver":
             results = [_saved(node, reads[0], shapes[0], over)]
         elif looped and node["op"] in ("accumulate", "accumulate_rescaled"):
-            results = [_put_together(node, reads[0])]
+            results = [_put_together(node, reads[0], shapes[0])]
         else:
             results = [_applied(node, reads, shapes)]
         taken["outputs"] = [_tensor(*pair) for pair in zip(node["outputs"], results, strict=True)]
@@ -116,15 +116,17 @@ def _iterated(node: Json, place: AxisPlace | None, over: set[int], looped: bool)
     if place is None:
         return None
     parts = (*place.parts, partial)
-    alone = place.dim == _INSIDE or (node["outputs"][0]["shape"][place.dim] == 1 and not any(parts))
+    alone = place.dim == _INSIDE or node["outputs"][0]["shape"][place.dim] == 1
     return AxisPlace(_INSIDE if alone else place.dim, (*place.cuts, cut), parts)
 
 
-def _put_together(node: Json, place: AxisPlace | None) -> AxisPlace | None:
+def _put_together(node: Json, place: AxisPlace | None, tile: list[int]) -> AxisPlace | None:
     """After a for-loop over the axis: its parts side by side, or what is the same in every iteration."""
     combine = node["attributes"].get("combine")
-    if place is not None and place.partial and combine == "concat" and node["attributes"]["dim"] == place.dim:
-        return place._replace(parts=(*place.parts[:-1], False))
+    if place is not None and place.partial and combine == "concat":
+        dim, parts = node["attributes"]["dim"], (*place.parts[:-1], False)
+        if place.dim == dim or (place.dim == _INSIDE and tile[dim] == 1):
+            return AxisPlace(dim, place.cuts, parts)
     if combine == "max" and not (place is not None and place.partial):
         return place
     raise _unequal(node, "the for-loop runs over the axis, and its parts are not put side by side")

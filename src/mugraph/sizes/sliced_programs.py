@@ -31,7 +31,9 @@ class SlicedProgram:
         cut = Cut.of(core, inputs)
         if cut.sums:
             raise NotParallel("it adds slices up")
-        return cls(cut.graph, cut.dims, cut.widths, lookups)
+        if any(len(widths) > 1 for widths in cut.widths):
+            raise NotParallel("slices are no neighbours in what it puts together")
+        return cls(cut.graph, cut.dims, tuple(map(sum, cut.widths)), lookups)
 
     def is_computed_by(self, program: Graph, places: Places) -> bool:
         """Whether a program computes this of each slice: of one slice in whatever way, of several by the same operators."""

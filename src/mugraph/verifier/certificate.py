@@ -15,6 +15,7 @@ from mugraph.algebra.fields import FieldPair
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.serialize import graph_to_json
+from mugraph.verifier.axis_marks import Widths
 from mugraph.verifier.bounds import Difference, Function, Terms
 from mugraph.verifier.float_report import FloatReport
 from mugraph.verifier.parallel_axes import ParallelAxis
@@ -93,6 +94,7 @@ class Certificate:
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
         record = asdict(replace(self, floats=None, pieces=()))
+        record["axes"] = [_axis_object(axis) for axis in self.axes]
         record["semantics"] = dict(self.semantics)
         record["readings"] = [{"constant": constant, "written": written.hex()} for constant, written in self.readings]
         record["floats"] = None if self.floats is None else self.floats.to_json()
@@ -290,8 +292,21 @@ def _terms(record: Mapping[str, Any]) -> Terms:
 
 def _axis(record: Mapping[str, Any]) -> ParallelAxis:
     inputs, outputs = (tuple(None if dim is None else int(dim) for dim in record[name]) for name in ("inputs", "outputs"))
-    numbers = (tuple(map(int, record[name])) for name in ("sums", "input_widths", "output_widths"))
-    return ParallelAxis(int(record["size"]), inputs, outputs, *numbers)
+    sums = tuple(map(int, record["sums"]))
+    read, written = (tuple(map(_widths, record[name])) for name in ("input_widths", "output_widths"))
+    return ParallelAxis(int(record["size"]), inputs, outputs, sums, read, written, bool(record.get("narrow", True)))
+
+
+def _axis_object(axis: ParallelAxis) -> dict[str, Any]:
+    """An axis with a number in the place of the widths of one stretch."""
+    record = asdict(axis)
+    for name in ("input_widths", "output_widths"):
+        record[name] = [widths[0] if len(widths) == 1 else list(widths) for widths in record[name]]
+    return record
+
+
+def _widths(entry: object) -> Widths:
+    return tuple(map(int, entry)) if isinstance(entry, list) else (int(entry),)  # type: ignore[call-overload]
 
 
 def _finite(number: float) -> float | None:

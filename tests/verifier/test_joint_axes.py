@@ -1,0 +1,280 @@
+"""Axes that several outputs have, each of its own weights, and axes that lie in stretches of a dimension."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from mugraph.errors import ShapeMismatch
+from mugraph.ir import Graph, GraphBuilder, Level, Value
+from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.validity import check
+from mugraph.lower.thread_graphs import construct
+from mugraph.testing import agree
+from mugraph.verifier import by_random_tests, verify_graphs
+from mugraph.verifier.axis_marks import ONE, Widths, stretches_between
+from mugraph.verifier.certificate import Certificate
+from mugraph.verifier.parallel_axes import Cut, NotParallel, ParallelAxis, shared_slice
+from mugraph.verifier.random_tests import recheck
+
+from .graphs import FP32, mutants
+from .graphs import program as program_of_one
+from .test_slices import assert_slices_stand_for_all
+
+ROWS, INNER = 2, 4
+
+
+def program(function: Callable[..., tuple[ProgramTensor, ...]], *shapes: tuple[int, ...]) -> Graph:
+    """The kernel graph of a function with several results."""
+    written = Program()
+    written.output(*function(*(written.input(f"x{i}", shape) for i, shape in enumerate(shapes))))
+    return written.graph
+
+
+def projections(*columns: int, together: bool = False) -> Graph:
+    """exp(x) times several matrices with so many columns, beside each other or `together` in one tensor."""
+
+    def function(x: ProgramTensor, *weights: ProgramTensor) -> tuple[ProgramTensor, ...]:
+        results = [x.exp() @ weight for weight in weights]
+        return (x.program.concat(results, 1),) if together else tuple(results)
+
+    return program(function, (ROWS, INNER), *((INNER, count) for count in columns))
+
+
+def projections_in_blocks(
+    *columns: int, blocks: int = 2, together: bool = False, loop: int = 1, late: int | None = None
+) -> Graph:
+    """The same in one kernel, each block with its part of the columns of each; the result number `late` is squared besides."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x0", (ROWS, INNER), FP32)
+    weights = [kernel.input(f"x{i + 1}", (INNER, count), FP32) for i, count in enumerate(columns)]
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,), loop=loop)
+    rows = block.add("exp", block.iterator(0, kernel.tensor(x), (None,), None))
+    saved = []
+    for number, weight in enumerate(weights):
+        made = block.add("matmul", rows, block.iterator(number + 1, kernel.tensor(weight), (1,), 1 if loop > 1 else None))
+        if number == late:
+            made = block.add("square", made)
+        if loop > 1:
+            made = block.add("accumulate", made, combine="concat", dim=1)
+        saved.append(block.add("output_saver", made, omap=(1,)))
+    results = kernel.graph_defined(block.build(saved), [x, *weights])
+    return kernel.build([kernel.add("concat", *results, dim=1)] if together else list(results))
+
+
+def packed_attention(parts: int = 3, heads: int = 2, width: int = 2, tokens: int = 3) -> Graph:
+    """Attention of queries, keys and values that one dimension has beside each other, all heads of each."""
+
+    def function(x: ProgramTensor) -> ProgramTensor:
+        split = x.reshape(tokens, parts, heads, width)
+        q, k, v = (split.slice(1, i, 1).reshape(tokens, heads, width).transpose(0, 1) for i in range(3))
+        scores = (q @ k.transpose(1, 2)).exp()
+        return ((scores / scores.sum(-1, keepdim=True)) @ v).transpose(0, 1).reshape(tokens, heads * width)
+
+    return program_of_one(function, (tokens, parts * heads * width))
+
+
+def packed_in_blocks(parts: int = 3, heads: int = 2, width: int = 2, tokens: int = 3, blocks: int = 2, order: str = "qkv") -> Graph:
+    """The same, in so many blocks, each with a loop over its heads; what is cut from the input as it stands in `order`."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x0", (tokens, parts * heads * width), FP32)
+    sliced = {
+        name: kernel.add("slice", x, dim=1, start=place * heads * width, size=heads * width, step=1)
+        for place, name in enumerate("qkv")
+    }
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,), loop=heads // blocks)
+    reads = [sliced[name] for name in order]
+    q, k, v = (block.iterator(i, kernel.tensor(value), (1,), 1) for i, value in enumerate(reads))
+    scores = block.add("exp", block.add("matmul", q, block.add("transpose", k, permutation=(1, 0))))
+    mixed = block.add("matmul", block.add("div", scores, block.add("sum", scores, dim=1, size=tokens)), v)
+    together = block.add("accumulate", mixed, combine="concat", dim=1)
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", together, omap=(1,))]), reads))
+
+
+def described(axis: ParallelAxis) -> tuple[object, ...]:
+    return axis.size, axis.inputs, axis.input_widths, axis.outputs, axis.output_widths
+
+
+PAIRS: dict[str, tuple[Callable[[], Graph], Callable[[], Graph], tuple[object, ...]]] = {
+    "three weights of one size": (
+        lambda: projections(4, 4, 4),
+        lambda: projections_in_blocks(4, 4, 4),
+        (4, (None, 1, 1, 1), (ONE,) * 4, (1, 1, 1), (ONE,) * 3),
+    ),
+    "weights of different sizes": (
+        lambda: projections(8, 4, 4),
+        lambda: projections_in_blocks(8, 4, 4),
+        (4, (None, 1, 1, 1), (ONE, (2,), ONE, ONE), (1, 1, 1), ((2,), ONE, ONE)),
+    ),
+    "weights in iterations": (
+        lambda: projections(8, 4),
+        lambda: projections_in_blocks(8, 4, loop=2),
+        (4, (None, 1, 1), (ONE, (2,), ONE), (1, 1), ((2,), ONE)),
+    ),
+    "results in one tensor": (
+        lambda: projections(8, 4, 4, together=True),
+        lambda: projections_in_blocks(8, 4, 4, together=True),
+        (4, (None, 1, 1, 1), (ONE, (2,), ONE, ONE), (1,), ((2, 1, 1),)),
+    ),
+    "heads in three stretches": (
+        packed_attention,
+        packed_in_blocks,
+        (2, (1,), ((2, 2, 2),), (1,), ((2,),)),
+    ),
+    "heads in three stretches, one in each iteration": (
+        lambda: packed_attention(heads=4, width=1),
+        lambda: packed_in_blocks(heads=4, width=1),
+        (4, (1,), ((1, 1, 1),), (1,), (ONE,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_axes_of_several_outputs_and_stretches_are_cut(name: str) -> None:
+    left, right = (make() for make in PAIRS[name][:2])
+    check(right)
+    for kernels in (right, construct(right)):
+        found = shared_slice(left, kernels, simple=False)
+        assert PAIRS[name][2] in [described(axis) for axis in found.axes]
+        for graph in (found.left, found.right):
+            check(graph)
+        verdict = verify_graphs(left, kernels)
+        assert verdict.equivalent
+        read = Certificate.from_json(verdict.certificate.to_json())
+        assert read == verdict.certificate
+        recheck(read, left, kernels)
+
+
+def layouts(size: int, slices: int) -> Iterator[Widths]:
+    """Ways in which so many slices may lie in a dimension: in up to three stretches."""
+    width, rest = divmod(size, slices)
+    for stretches in range(1, 4 if not rest else 1):
+        yield from (cut for cut in itertools.product(range(1, width + 1), repeat=stretches) if sum(cut) == width)
+
+
+def axes(graph: Graph, slices: int) -> Iterator[tuple[tuple[int | None, ...], tuple[Widths, ...]]]:
+    """All that may be an axis of so many slices."""
+    places: list[list[tuple[int | None, Widths]]] = [
+        [(None, ONE), *((dim, widths) for dim, size in enumerate(node.output.shape) for widths in layouts(size, slices))]
+        for node in graph.inputs()
+    ]
+    for chosen in itertools.product(*places):
+        if any(dim is not None for dim, _ in chosen):
+            yield tuple(dim for dim, _ in chosen), tuple(widths for _, widths in chosen)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_whatever_is_taken_for_a_joint_axis_is(name: str) -> None:
+    """Changed maps, operators, slices and concatenations, and every way to lie in stretches: numbers must say the same."""
+    left, right = (make() for make in PAIRS[name][:2])
+    proved = 0
+    for graph in (left, right, construct(right)):
+        tried = list(axes(graph, 2))
+        for changed in itertools.islice(itertools.chain([graph], mutants(graph)), 60):
+            for axis, widths in tried[:: 1 + len(tried) // 200]:
+                with contextlib.suppress(NotParallel, ShapeMismatch):
+                    assert_slices_stand_for_all(changed, axis, *widths)
+                    proved += 1
+    assert proved > 10
+
+
+def faulty(change: Callable[[list[ProgramTensor]], list[ProgramTensor]], *columns: int) -> Graph:
+    """Projections of which something is changed afterwards."""
+    return program(lambda x, *weights: tuple(change([x.exp() @ w for w in weights])), (ROWS, INNER), *((INNER, n) for n in columns))
+
+
+def changed_column(number: int, column: int) -> Callable[[list[ProgramTensor]], list[ProgramTensor]]:
+    """One column of one result is doubled."""
+
+    def change(results: list[ProgramTensor]) -> list[ProgramTensor]:
+        wrong = results[number]
+        ends = [0, column, column + 1, wrong.shape[1]]
+        parts = [wrong.slice(1, start, end - start) for start, end in itertools.pairwise(ends) if start < end]
+        parts[column > 0] *= 2
+        results[number] = wrong.program.concat(parts, 1)
+        return results
+
+    return change
+
+
+COLUMNS = (8, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("number", "column"), [(number, column) for number, count in enumerate(COLUMNS) for column in (0, count // 2, count - 1)]
+)
+def test_a_fault_in_one_slice_of_one_output_is_found(number: int, column: int) -> None:
+    wrong = faulty(changed_column(number, column), *COLUMNS)
+    right = projections_in_blocks(*COLUMNS)
+    assert not agree(wrong, right)
+    assert not by_random_tests(wrong, right).equivalent
+    assert verify_graphs(wrong, right).equivalent is False
+
+
+@pytest.mark.parametrize("number", range(len(COLUMNS)))
+def test_a_fault_in_one_output_is_found(number: int) -> None:
+    left, right = projections(*COLUMNS), projections_in_blocks(*COLUMNS, late=number)
+    assert described(shared_slice(left, right, simple=False).axes[-1])[0] == 4
+    assert verify_graphs(left, right).equivalent is False
+
+
+@pytest.mark.parametrize("order", [order for order in map("".join, itertools.permutations("qkv")) if order != "qkv"])
+def test_stretches_in_another_order_are_told_apart(order: str) -> None:
+    assert verify_graphs(packed_attention(), packed_in_blocks(order=order)).equivalent is False
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_no_mutant_of_joint_axes_that_differs_is_accepted(name: str) -> None:
+    left, right = (make() for make in PAIRS[name][:2])
+    graphs = list(itertools.islice(mutants(right), 0, None, 2))
+    accepted = [graph for graph in graphs if by_random_tests(left, graph).equivalent]
+    assert len(accepted) < len(graphs)
+    for graph in accepted:
+        assert agree(left, graph)
+
+
+def test_outputs_that_tell_their_slices_apart_are_not_joined() -> None:
+    """Of one weight the columns are an axis, of the other they are summed in an exponent."""
+    left = program(lambda x, y, z: (x @ y, (x @ z).sum(1).exp()), (2, 4), (4, 4), (4, 4))
+    assert all(axis.inputs[2] != 1 for axis in shared_slice(left, left, simple=False).axes)
+
+
+def test_parts_that_end_within_stretches_are_not_taken() -> None:
+    assert stretches_between((2, 1), 3, 0, 6) == (0, 1)
+    assert stretches_between((2, 1), 3, 6, 9) == (1, 2)
+    assert stretches_between((2, 1), 3, 0, 3) is None
+    assert stretches_between((2, 1), 3, 3, 9) is None
+    sliced = program_of_one(lambda x: x.slice(1, 1, 4), (2, 8))
+    with pytest.raises(NotParallel):
+        Cut.of(sliced, (1,), [(1, 1)])
+
+
+def test_views_of_digits_are_followed_there_and_back() -> None:
+    """Heads beside each other, merged and parted again, at each of three places."""
+    rng = np.random.default_rng(0)
+    for sizes in itertools.permutations((2, 3, 4)):
+        place = int(rng.integers(3))
+        graph = program_of_one(lambda x, sizes=sizes: x.reshape(24).exp().reshape(*sizes).square(), (24,))
+        before, behind = sizes[:place], sizes[place + 1 :]
+        widths = (int(np.prod(behind)),) * int(np.prod(before))
+        cut = assert_slices_stand_for_all(graph, (0,), widths)
+        assert cut.dims == (place,)
+        assert cut.slices == sizes[place]
+
+
+def test_values_of_blocks_and_stretches_do_not_mix() -> None:
+    """A grid that cuts a dimension of several stretches gives each block a stretch, and not a part of each."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (2, 8), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(2,))
+    tile = block.add("exp", block.iterator(0, kernel.tensor(x), (1,), None))
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", tile, omap=(1,))]), [x]))
+    assert_slices_stand_for_all(graph, (1,), (1,))
+    for widths in ((1, 1), (2, 2)):
+        with pytest.raises(NotParallel):
+            Cut.of(graph, (1,), [widths])
+    assert Value(0) == x
