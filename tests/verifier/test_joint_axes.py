@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mugraph.errors import ShapeMismatch
-from mugraph.ir import Graph, GraphBuilder, Level, Value
-from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir import Graph, GraphBuilder, Level
+from mugraph.ir.program import ProgramTensor
 from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.testing import agree
@@ -23,114 +23,12 @@ from mugraph.verifier.random_tests import recheck
 
 from .graphs import FP32, mutants
 from .graphs import program as program_of_one
+from .joint_graphs import INNER, PAIRS, ROWS, packed_attention, packed_in_blocks, program, projections, projections_in_blocks
 from .test_slices import assert_slices_stand_for_all
-
-ROWS, INNER = 2, 4
-
-
-def program(function: Callable[..., tuple[ProgramTensor, ...]], *shapes: tuple[int, ...]) -> Graph:
-    """The kernel graph of a function with several results."""
-    written = Program()
-    written.output(*function(*(written.input(f"x{i}", shape) for i, shape in enumerate(shapes))))
-    return written.graph
-
-
-def projections(*columns: int, together: bool = False) -> Graph:
-    """exp(x) times several matrices with so many columns, beside each other or `together` in one tensor."""
-
-    def function(x: ProgramTensor, *weights: ProgramTensor) -> tuple[ProgramTensor, ...]:
-        results = [x.exp() @ weight for weight in weights]
-        return (x.program.concat(results, 1),) if together else tuple(results)
-
-    return program(function, (ROWS, INNER), *((INNER, count) for count in columns))
-
-
-def projections_in_blocks(
-    *columns: int, blocks: int = 2, together: bool = False, loop: int = 1, late: int | None = None
-) -> Graph:
-    """The same in one kernel, each block with its part of the columns of each; the result number `late` is squared besides."""
-    kernel = GraphBuilder(Level.KERNEL)
-    x = kernel.input("x0", (ROWS, INNER), FP32)
-    weights = [kernel.input(f"x{i + 1}", (INNER, count), FP32) for i, count in enumerate(columns)]
-    block = GraphBuilder(Level.BLOCK, grid=(blocks,), loop=loop)
-    rows = block.add("exp", block.iterator(0, kernel.tensor(x), (None,), None))
-    saved = []
-    for number, weight in enumerate(weights):
-        made = block.add("matmul", rows, block.iterator(number + 1, kernel.tensor(weight), (1,), 1 if loop > 1 else None))
-        if number == late:
-            made = block.add("square", made)
-        if loop > 1:
-            made = block.add("accumulate", made, combine="concat", dim=1)
-        saved.append(block.add("output_saver", made, omap=(1,)))
-    results = kernel.graph_defined(block.build(saved), [x, *weights])
-    return kernel.build([kernel.add("concat", *results, dim=1)] if together else list(results))
-
-
-def packed_attention(parts: int = 3, heads: int = 2, width: int = 2, tokens: int = 3) -> Graph:
-    """Attention of queries, keys and values that one dimension has beside each other, all heads of each."""
-
-    def function(x: ProgramTensor) -> ProgramTensor:
-        split = x.reshape(tokens, parts, heads, width)
-        q, k, v = (split.slice(1, i, 1).reshape(tokens, heads, width).transpose(0, 1) for i in range(3))
-        scores = (q @ k.transpose(1, 2)).exp()
-        return ((scores / scores.sum(-1, keepdim=True)) @ v).transpose(0, 1).reshape(tokens, heads * width)
-
-    return program_of_one(function, (tokens, parts * heads * width))
-
-
-def packed_in_blocks(parts: int = 3, heads: int = 2, width: int = 2, tokens: int = 3, blocks: int = 2, order: str = "qkv") -> Graph:
-    """The same, in so many blocks, each with a loop over its heads; what is cut from the input as it stands in `order`."""
-    kernel = GraphBuilder(Level.KERNEL)
-    x = kernel.input("x0", (tokens, parts * heads * width), FP32)
-    sliced = {
-        name: kernel.add("slice", x, dim=1, start=place * heads * width, size=heads * width, step=1)
-        for place, name in enumerate("qkv")
-    }
-    block = GraphBuilder(Level.BLOCK, grid=(blocks,), loop=heads // blocks)
-    reads = [sliced[name] for name in order]
-    q, k, v = (block.iterator(i, kernel.tensor(value), (1,), 1) for i, value in enumerate(reads))
-    scores = block.add("exp", block.add("matmul", q, block.add("transpose", k, permutation=(1, 0))))
-    mixed = block.add("matmul", block.add("div", scores, block.add("sum", scores, dim=1, size=tokens)), v)
-    together = block.add("accumulate", mixed, combine="concat", dim=1)
-    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", together, omap=(1,))]), reads))
 
 
 def described(axis: ParallelAxis) -> tuple[object, ...]:
     return axis.size, axis.inputs, axis.input_widths, axis.outputs, axis.output_widths
-
-
-PAIRS: dict[str, tuple[Callable[[], Graph], Callable[[], Graph], tuple[object, ...]]] = {
-    "three weights of one size": (
-        lambda: projections(4, 4, 4),
-        lambda: projections_in_blocks(4, 4, 4),
-        (4, (None, 1, 1, 1), (ONE,) * 4, (1, 1, 1), (ONE,) * 3),
-    ),
-    "weights of different sizes": (
-        lambda: projections(8, 4, 4),
-        lambda: projections_in_blocks(8, 4, 4),
-        (4, (None, 1, 1, 1), (ONE, (2,), ONE, ONE), (1, 1, 1), ((2,), ONE, ONE)),
-    ),
-    "weights in iterations": (
-        lambda: projections(8, 4),
-        lambda: projections_in_blocks(8, 4, loop=2),
-        (4, (None, 1, 1), (ONE, (2,), ONE), (1, 1), ((2,), ONE)),
-    ),
-    "results in one tensor": (
-        lambda: projections(8, 4, 4, together=True),
-        lambda: projections_in_blocks(8, 4, 4, together=True),
-        (4, (None, 1, 1, 1), (ONE, (2,), ONE, ONE), (1,), ((2, 1, 1),)),
-    ),
-    "heads in three stretches": (
-        packed_attention,
-        packed_in_blocks,
-        (2, (1,), ((2, 2, 2),), (1,), ((2,),)),
-    ),
-    "heads in three stretches, one in each iteration": (
-        lambda: packed_attention(heads=4, width=1),
-        lambda: packed_in_blocks(heads=4, width=1),
-        (4, (1,), ((1, 1, 1),), (1,), (ONE,)),
-    ),
-}
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -184,7 +82,9 @@ def test_whatever_is_taken_for_a_joint_axis_is(name: str) -> None:
 
 def faulty(change: Callable[[list[ProgramTensor]], list[ProgramTensor]], *columns: int) -> Graph:
     """Projections of which something is changed afterwards."""
-    return program(lambda x, *weights: tuple(change([x.exp() @ w for w in weights])), (ROWS, INNER), *((INNER, n) for n in columns))
+    return program(
+        lambda x, *weights: tuple(change([x.exp() @ w for w in weights])), (ROWS, INNER), *((INNER, n) for n in columns)
+    )
 
 
 def changed_column(number: int, column: int) -> Callable[[list[ProgramTensor]], list[ProgramTensor]]:
@@ -277,4 +177,3 @@ def test_values_of_blocks_and_stretches_do_not_mix() -> None:
     for widths in ((1, 1), (2, 2)):
         with pytest.raises(NotParallel):
             Cut.of(graph, (1,), [widths])
-    assert Value(0) == x

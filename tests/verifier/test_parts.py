@@ -30,7 +30,6 @@ def test_near_misses_are_told_apart(name: str) -> None:
 CUT: dict[str, tuple[Graph, tuple[int | None, ...]]] = {
     "a slice of the axis": (program(lambda x: x.slice(0, 1, 2), (4, 3)), (0,)),
     "all of the axis, backwards": (program(flipped, (3, 4)), (1,)),
-    "two tensors along the axis": (program(lambda x, y: joined(x, y, dim=0), (4, 3), (4, 3)), (0, 0)),
     "two tensors along the axis of one": (program(lambda x, y: joined(x, y, dim=0), (4, 3), (4, 3)), (0, None)),
     "an operand without the axis": (program(lambda x, y: joined(x, y), (4, 3), (4, 3)), (0, None)),
     "a slice beside all of it": (program(lambda z, x: z + x.slice(0, 0, 1), (4, 3), (4, 3)), (0, 0)),
