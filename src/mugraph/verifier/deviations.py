@@ -31,10 +31,12 @@ class Farthest:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What the errors of an output are relative to: its `largest` finite exact value; and the type it is stored in."""
+    """What the errors of an output are relative to: its `largest` finite exact value, or the `terms` that cancel in all of them;
+    and the type it is stored in."""
 
     largest: float
     dtype: DType
+    terms: float | None = None
 
     @classmethod
     def of(cls, exact: Array, dtype: DType) -> Measure:
@@ -50,8 +52,9 @@ class Measure:
         return self.largest > self.dtype.largest
 
     def error(self, deviation: float) -> float:
-        """A deviation relative to the largest value; as it is where all values are zero."""
-        return deviation / self.largest if self.largest else deviation
+        """A deviation relative to the largest value, or to the terms; as it is where all values are zero."""
+        scale = self.largest if self.terms is None else self.terms
+        return deviation / scale if scale else deviation
 
     def farthest(self, exact: Array, results: Array) -> Farthest:
         """The element that errs the most, of equally shaped arrays: where exact values are finite, and their type holds them.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
+from mugraph.verifier.cancellation import cancelled_scale
 from mugraph.verifier.deviations import Index, Measure, farthest_from_own
 from mugraph.verifier.reference import Counts, Reference
 from mugraph.verifier.samples import Places
@@ -40,6 +41,13 @@ class ExactValues:
             errors[number] = max(errors[number], error)
         return tuple(errors)
 
+    def beside_terms(self, inputs: Sequence[Array], pulse: Pulse) -> ExactValues:
+        """The same with errors relative to the terms that cancel, where no exact value of an output is to be told from 0.
+
+        Itself where there is no such output, or only a sample of the outputs is known.
+        """
+        return self
+
     def worst(self, results: Sequence[Any]) -> Worst:
         """The element that errs the most, relative to its output's largest."""
         number, _, index = max(self._farthest(results), key=lambda found: found[1])
@@ -62,6 +70,12 @@ class Repeating(ExactValues):
         """Evaluate the different slices."""
         outputs = reference.outputs(inputs, counts, pulse)
         return cls(reference, _measures(reference, outputs), outputs, counts)
+
+    def beside_terms(self, inputs: Sequence[Array], pulse: Pulse) -> Repeating:
+        different = self.reference.chosen_inputs(inputs, tuple(map(np.arange, self.counts)))
+        pairs = zip(self.measures, self.reference.error_scales(different, self.counts, pulse), strict=True)
+        measures = tuple(replace(measure, terms=cancelled_scale(measure.largest, scales)) for measure, scales in pairs)
+        return self if measures == self.measures else replace(self, measures=measures)
 
     def _farthest(self, results: Sequence[Any]) -> Iterator[tuple[int, float, Index]]:
         pairs = zip(self.measures, self.reference.full_outputs(self.outputs, self.counts), results, strict=True)

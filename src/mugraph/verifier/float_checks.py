@@ -226,10 +226,11 @@ def float_check(
     differ, a sample of them is (`mugraph.verifier.samples`), chosen by the `seed`, and the slices in which results are farthest
     from those of `baseline`. A candidate is unstable when a result is not finite, or errs by more than the tolerance of its
     dtype and more than 10 times the error of `baseline` (by default the reference evaluated operator by operator, each result
-    rounded to the dtype). Where the program itself leaves its number range, nothing is asked of the candidate. With `graph`,
-    the muGraph that `run` computes, the report names the operator that loses the most, unless asking takes long and nothing is
-    unstable. Unless `complete`, it ends with the first kind of inputs that shows instability. `brief` looks at standard normal
-    numbers alone.
+    rounded to the dtype). Errors of an output that float64 cannot tell from 0 are relative to the terms that cancel there
+    (`mugraph.verifier.cancellation`). Where the program itself leaves its number range, nothing is asked of the candidate. With
+    `graph`, the muGraph that `run` computes, the report names the operator that loses the most, unless asking takes long and
+    nothing is unstable. Unless `complete`, it ends with the first kind of inputs that shows instability. `brief` looks at
+    standard normal numbers alone.
 
     Raises BudgetExceeded if it takes longer than `budget` seconds.
     """
@@ -253,8 +254,11 @@ def float_check(
             own = baseline(*made.inputs) if baseline is not None else alone(*made.read)
             exact = exact.beside(made.read, own, results, pulse) if isinstance(exact, Sampled) else exact
             entry = replace(entry, errors=exact.errors(results), baseline=exact.errors(own))
-        entries.append(entry)
         why = entry.instability(dtypes)
+        if why and (beside := exact.beside_terms(made.read, pulse)) is not exact:
+            entry = replace(entry, errors=beside.errors(results), baseline=beside.errors(own))
+            why = entry.instability(dtypes)
+        entries.append(entry)
         if graph is not None and not reason and (why or (kind.standard and known.is_quick)):
             worst = exact.worst(results)
             blamed = _culprit(reference, graph, made.inputs, worst, entry.errors[worst[0]])
