@@ -101,6 +101,24 @@ def test_wide_matrix_products_of_the_largest_residues_are_exact(left: tuple[int,
     np.testing.assert_array_equal(matmul(x, y, np.array(pair.p)), small % pair.p)
 
 
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((65, 130), (130, 127)),
+        ((3, 1, 70, 64), (2, 64, 65)),
+        ((1, 9000), (9000, 3)),
+        ((66, 9000), (9000, 1)),
+        ((2, 64, 64), (64, 64)),
+    ],
+)
+def test_products_in_tiles_are_exact(left: tuple[int, ...], right: tuple[int, ...], narrow: bool) -> None:
+    modulus, rng = 2**31 - 1 if narrow else drawn().p, np.random.default_rng(0)
+    x, y = rng.integers(0, modulus, left), rng.integers(0, modulus, right)
+    expected = (x.astype(object) @ y.astype(object)) % modulus
+    np.testing.assert_array_equal(matmul(x, y, np.array(modulus)), expected.astype(np.int64))
+
+
 def test_wide_sums_do_not_overflow() -> None:
     pair = drawn()
     ones = np.full((2, 10**5), pair.p - 1)
