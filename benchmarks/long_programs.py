@@ -71,7 +71,7 @@ def _unit(x: Tensor) -> Tensor:
 NORMS: dict[str, Layer] = {"rms": (_rms, 5), "centered": (_centered, 8), "unit": (_unit, 5)}
 
 
-class _Maker:
+class Maker:
     """Draws layers of one width."""
 
     def __init__(self, rng: random.Random, width: int) -> None:
@@ -164,7 +164,7 @@ class Stream(nn.Module):
         rng = random.Random(number)
         torch.manual_seed(number)
         self.rows, width, wanted = rng.choice(ROWS), rng.choice(WIDTHS), rng.randint(LEAST, MOST)
-        maker = _Maker(rng, width)
+        maker = Maker(rng, width)
         self.width, self.layers, operators = width, list[tuple[str, Apply]](), 0
         while operators < wanted:
             name, (apply, more) = maker.any()
@@ -189,10 +189,10 @@ def outcome(number: int) -> Record:
         except Exception as error:
             return {"outcome": "crashed", "why": repr(error)}
         seconds = time.perf_counter() - started
-        return {"layers": len(model.layers), "seconds": seconds, **_evidence(opt), **_compared(model, opt)}
+        return {"layers": len(model.layers), "seconds": seconds, **evidence(opt), **_compared(model, opt)}
 
 
-def _evidence(opt: Any) -> Record:
+def evidence(opt: Any) -> Record:
     """Kernels, operators and bounds of a result."""
     programs = [result for result in opt.results if result.found]
     bounds = [result.certificate.error_bound for result in programs if result.certificate.error_bound is not None]

@@ -50,10 +50,10 @@ class _Dim(NamedTuple):
 def candidates(left: Graph, right: Graph, *, simple: bool) -> Iterator[Candidate]:
     """Axes that may be parallel, those of the narrowest slices first: of each graph of pre-defined operators, and then those that
     both connect. Only such as have slices at single positions of the inputs where `simple`."""
-    sources = [graph for graph in (left, right) if all(node.body is None for node in graph.nodes)]
-    for graphs in (*((graph,) for graph in sources), (left, right)):
-        if sources:
-            yield from _Connections.of(graphs, simple=simple).candidates()
+    graphs = (left,) if left is right else (left, right)
+    sources = [(graph,) for graph in graphs if all(node.body is None for node in graph.nodes)]
+    for group in (*sources, *([graphs] if sources and len(graphs) > 1 else [])):
+        yield from _Connections.of(group, simple=simple).candidates()
 
 
 @dataclass
@@ -101,7 +101,7 @@ class _Connections:
         """All places that have the same slices as the seed."""
         seen.add(seed)
         places = [seed]
-        for place in places:
+        for place in places:  # which grow
             for other in self.neighbours(place):
                 if other not in seen:
                     seen.add(other)
@@ -232,7 +232,7 @@ class _Links:
 
     @property
     def splits(self) -> set[int]:
-        """How many neighbours views and reductions keep together, and grids where they cut dimensions of several sizes."""
+        """How many neighbours views and reductions keep together."""
         found: set[int] = set()
         for maps in self.maps.values():
             for index in itertools.chain(*maps.operands, maps.result):
@@ -268,7 +268,7 @@ def _mapped(node: Node, name: str, position: int) -> int | None:
 
 
 def _widths(links: Sequence[_Links]) -> list[int]:
-    """How many neighbours slices may have: a few times over, what views split off."""
+    """How many neighbours slices may have: a few times over, what views split off; and what a grid gives its narrowest slices."""
     splits = set().union(*(each.splits for each in links))
     found = {1}
     for _ in range(_NESTED):

@@ -31,7 +31,8 @@ MULTIPLE = 10.0
 class ScaleError:
     """Errors on one kind of inputs, one per output: normal ones of one standard deviation, or an adversarial `pattern`.
 
-    An error is the largest absolute deviation from float64, divided by the output's largest absolute value in float64.
+    An error is the largest absolute deviation from float64, divided by the output's largest absolute value in float64, or by the
+    terms that cancel where float64 cannot tell that from 0.
     `baseline` is that of the program's own evaluation in its precision, where it had to be consulted. Infinity stands
     for results that are not finite where they should be. `compared` says how many elements of each output were compared where it
     was a sample, and is None where it was all of them.
