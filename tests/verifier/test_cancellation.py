@@ -54,7 +54,7 @@ def last(x: Array) -> Array:
 
 def equal_rows(x: Array) -> Array:
     """1 in rows of equal elements."""
-    return np.ones_like(x) * np.all(x == x[:, :1], axis=1, keepdims=True)
+    return np.asarray(np.ones_like(x) * np.all(x == x[:, :1], axis=1, keepdims=True))
 
 
 def test_errors_of_rounding_pass_where_the_exact_value_is_0() -> None:
