@@ -49,7 +49,9 @@ def _emulated_on_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         return
     import torch
 
-    from mugraph.testing.on_gpu import CudaOnGpu, EmulatedCuda, InterpretedTriton, TritonOnGpu
+    from mugraph.targets.cuda.emulated import EmulatedCuda
+    from mugraph.targets.triton.interpreted import InterpretedTriton
+    from mugraph.testing.on_gpu import CudaOnGpu, TritonOnGpu
 
     monkeypatch.setattr(EmulatedCuda, "load", CudaOnGpu.load)
     monkeypatch.setattr(InterpretedTriton, "load", TritonOnGpu.load)

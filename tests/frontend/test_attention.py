@@ -196,7 +196,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """The masks that a GPU was asked of, which none is here."""
     masks: list[torch.Tensor] = []
     usual = attention_module._hides_a_row
-    monkeypatch.setattr(attention_module, "_hides_a_row", lambda mask: masks.append(mask) or usual(mask))
+
+    def noted(mask: torch.Tensor) -> bool:
+        masks.append(mask)
+        return usual(mask)
+
+    monkeypatch.setattr(attention_module, "_hides_a_row", noted)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return masks
 
