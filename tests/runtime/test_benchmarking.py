@@ -93,6 +93,28 @@ def test_calls_of_tens_of_milliseconds_are_made_one_by_one(clock: Clock) -> None
     assert outcome.rounds >= 10
 
 
+def test_sides_that_share_what_they_read_have_no_advantage(clock: Clock) -> None:
+    """A call takes ten times as long that finds nothing in the caches, as the last one read something else."""
+    last = ["nothing"]
+
+    def reading(weights: str, seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            clock.now += seconds if last[0] == weights else 10 * seconds
+            last[0] = weights
+
+        return call
+
+    sides = [reading("packed", 1e-4), reading("as they are", 2e-4), reading("as they are", 2e-4)]
+    for times, seconds in zip(in_turns(sides, rounds=6), (1e-4, 2e-4, 2e-4), strict=True):
+        assert times == [pytest.approx(seconds)] * 6
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(2e-4, 25), (1e-3, 10), (8e-3, 3), (2e-2, 1)])
+def test_a_round_has_more_calls_of_those_that_are_short(clock: Clock, seconds: float, calls: int) -> None:
+    in_turns([clock.taking(itertools.repeat(seconds))], rounds=5)
+    assert clock.now == pytest.approx((3 + 5 * calls) * seconds, rel=0.1)
+
+
 def test_calls_of_microseconds_are_timed_by_the_many(clock: Clock) -> None:
     times = in_turns([clock.taking(itertools.repeat(2e-6))], rounds=4)
     assert times == [[pytest.approx(2e-6)] * 4]

@@ -3,6 +3,7 @@ which of two is the faster."""
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -15,12 +16,14 @@ from mugraph.devices.host import is_busy
 M = TypeVar("M")
 
 _WARMUP = 3
-_CALLS = 3
-"""Consecutive calls of a side in one round, of which the median counts: one stalled call decides nothing."""
-_BURST_SECONDS, _MOST_CALLS = 1e-4, 100
-"""Calls of microseconds are made one after the other for so long, or so often: reading the clock costs as much as one."""
-_ALONE_SECONDS = 0.01
-"""Of calls that take longer, a round makes one of each side: more rounds tell more than the middle one of three calls."""
+_CALLS, _BURST_CALLS = 3, 25
+"""Consecutive calls of a side in one round, at least and at most, of which the median counts: one stalled call decides nothing,
+and what a side finds in the caches is its own. Of sides that read the same weights only the first would find them in memory,
+beside one that has packed them and finds none of its own."""
+_BURST_SECONDS = 0.01
+"""They take about so long. Of calls that take longer, a round makes one: more rounds tell more than the middle one of three."""
+_TOGETHER_SECONDS, _TOGETHER_CALLS = 1e-4, 100
+"""Calls of microseconds are timed together, for so long, or so many: reading the clock costs as much as one."""
 _LONG_SECONDS = 0.1
 """Calls that take longer are warm after one."""
 _FEWEST, _MOST = 5, 60
@@ -141,7 +144,7 @@ def in_turns(
     No round but the first starts that may end after `limit` seconds, warming up included. Raises SideFailed.
     """
     begun = time.perf_counter()
-    calls = [_of_side(number, _warmed, side) for number, side in enumerate(sides)]
+    bursts = [_of_side(number, _burst_of, side) for number, side in enumerate(sides)]
     times: list[list[float]] = [[] for _ in sides]
     started = time.perf_counter()
     longest = 0.0
@@ -151,7 +154,7 @@ def in_turns(
             break
         for turn in range(len(sides)):
             number = (done + turn) % len(sides)
-            times[number].append(_of_side(number, _time, sides[number], calls[number]))
+            times[number].append(_of_side(number, bursts[number]))
         longest = max(longest, time.perf_counter() - before)
     return times
 
@@ -179,30 +182,33 @@ def _of_side(number: int, measure: Callable[..., M], *given: Any) -> M:
         raise SideFailed(number) from error
 
 
-def _warmed(call: Callable[[], object]) -> int:
-    """How many calls a round makes, of a callable that is warm now."""
+def _burst_of(call: Callable[[], object]) -> Callable[[], float]:
+    """What a round makes of a callable that is warm now: its calls, and the seconds of a typical one."""
     taken = 0.0
     for _ in range(_WARMUP):
-        before = time.perf_counter()
-        call()
-        taken = time.perf_counter() - before
+        taken = _median(call, 1)
         if taken > _LONG_SECONDS:
             break
-    if taken > _ALONE_SECONDS:
-        return 1
-    return _CALLS if _CALLS * taken > _BURST_SECONDS else min(_MOST_CALLS, math.ceil(_BURST_SECONDS / max(taken, 1e-9)))
+    if taken > _BURST_SECONDS:
+        return functools.partial(_median, call, 1)
+    if _CALLS * taken > _TOGETHER_SECONDS:
+        return functools.partial(_median, call, min(_BURST_CALLS, max(_CALLS, int(_BURST_SECONDS / taken))))
+    return functools.partial(_average, call, min(_TOGETHER_CALLS, math.ceil(_TOGETHER_SECONDS / max(taken, 1e-9))))
 
 
-def _time(call: Callable[[], object], calls: int) -> float:
-    """Seconds of a typical one of a few calls, or of the average of many."""
-    if calls > _CALLS:
-        before = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return (time.perf_counter() - before) / calls
+def _median(call: Callable[[], object], calls: int) -> float:
+    """Seconds of the middle one of a few calls."""
     times: list[float] = []
     for _ in range(calls):
         before = time.perf_counter()
         call()
         times.append(time.perf_counter() - before)
     return statistics.median(times)
+
+
+def _average(call: Callable[[], object], calls: int) -> float:
+    """Seconds of a call, of many that are timed together."""
+    before = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - before) / calls

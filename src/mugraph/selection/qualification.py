@@ -26,6 +26,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.results.data import Candidate, Rejection, SpotCheck
 from mugraph.runtime import Executable, build, measure
 from mugraph.runtime.baselines import BaselineComparison
+from mugraph.runtime.benchmarking import SideFailed, in_turns
 from mugraph.runtime.packed_operands import pages_reused
 from mugraph.selection.emulated_blocks import emulator_for, spot_check
 from mugraph.selection.inputs import runner
@@ -34,7 +35,7 @@ from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import INTERRUPTED, Event, ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
-from mugraph.targets.machine import machine_for
+from mugraph.targets.machine import Timed, machine_for
 from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests, float_check, verify_graphs
 from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
@@ -52,11 +53,13 @@ _PROVING_SECONDS = 10.0
 """No further proof starts after this time once one candidate is kept: big programs do not wait for the runners-up."""
 _HOPELESS = 3.0
 """The original program is not timed carefully when one run of it takes this many times as long as a candidate's."""
-_ROUGH_ROUNDS, _CAREFUL_ROUNDS = 2, 20
+_CAREFUL_ROUNDS = 20
+_LEAST_CALLS = 4
+"""Of each candidate in a careful measurement, so that it is warm and timed once, but for the longest."""
 _LATE = 0.75
 """With less than this part of a budget left after the rough measurement, a proof comes before the careful one."""
 _MEASURING_SECONDS = 3.0
-"""After this time no further round starts."""
+"""After this time no further round of measurements starts."""
 _COMPILING_SHARE, _MEASURING_SHARE = 0.3, 0.2
 """Of what is left of the budget."""
 
@@ -223,7 +226,7 @@ class Qualifier:
                 if self.deadline.passed or not self.deadline.allows(longest) or (rough and limit.passed):
                     break
                 begun = self.deadline.elapsed
-                rough += _measured([entry], inputs, _ROUGH_ROUNDS)
+                rough += _measured([entry], inputs, rounds=1)
                 if len(rough) > 1:  # now: what both have packed alike was packed once
                     rough[-2].executable.forget_weights()
                 longest = max(longest, self.deadline.elapsed - begun)
@@ -289,7 +292,7 @@ class Qualifier:
         with self._stage("measure"):
             if not (self.deadline.passed or self.interrupted) and self.deadline.allows(needed):
                 self.tell("measure", "the verified candidates and the original program")
-                (original,) = _measured([original], inputs, rounds=1, warmup=0)
+                original = _called_once(original, inputs)
                 if entries and original.latency > _HOPELESS * min(entry.latency for entry in entries):
                     entries = self._carefully(entries, inputs)
                 else:
@@ -410,10 +413,10 @@ class Qualifier:
     def _carefully(self, entries: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """The entries timed in many interleaved rounds, in their order; as they are if not even one round is affordable."""
         seconds = self._share(_MEASURING_SHARE)
-        warmup_and_round = 2 * sum(entry.latency for entry in entries if math.isfinite(entry.latency))
-        if warmup_and_round > seconds:
+        warmup_and_round = _LEAST_CALLS * sum(entry.latency for entry in entries if math.isfinite(entry.latency))
+        if not entries or warmup_and_round > seconds:
             return list(entries)
-        return _measured(entries, inputs, _CAREFUL_ROUNDS, budget=min(_MEASURING_SECONDS, seconds))
+        return _measured(entries, inputs, _CAREFUL_ROUNDS, limit=min(_MEASURING_SECONDS, seconds))
 
     def _share(self, fraction: float) -> float:
         """Seconds that are that part of what is left of the budget."""
@@ -456,21 +459,31 @@ def _why_not(verdict: Verdict) -> str:
     return f'{verdict.reason}; evidence="tested" keeps such candidates'
 
 
-def _measured(
-    entries: Sequence[Contestant],
-    inputs: Sequence[Any],
-    rounds: int,
-    *,
-    warmup: int = 1,
-    budget: float = _MEASURING_SECONDS,
-) -> list[Contestant]:
-    if not entries:
-        return []
+def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int, limit: float = math.inf) -> list[Contestant]:
+    """The entries, at least one, timed in turns; after `limit` seconds no round starts but the first."""
     operands = entries[0].executable.machine.moved(inputs)
-    timed = [entry.executable.machine.timed(functools.partial(entry.executable, *operands)) for entry in entries]
-    times = measure({str(number): one.run for number, one in enumerate(timed)}, rounds, warmup=warmup, budget=budget)
-    seconds = [[taken / one.times for taken in times[str(number)]] for number, one in enumerate(timed)]
-    return [replace(entry, latency=statistics.median(s), least=min(s)) for entry, s in zip(entries, seconds, strict=True)]
+    timed = [_timed(entry, operands) for entry in entries]
+    try:
+        times = in_turns([one.run for one in timed], limit=limit, rounds=rounds)
+    except SideFailed as failed:
+        raise failed.__cause__ or failed from None
+    return [_with_times(entry, one, taken) for entry, one, taken in zip(entries, timed, times, strict=True)]
+
+
+def _called_once(entry: Contestant, inputs: Sequence[Any]) -> Contestant:
+    """An entry timed by its first call."""
+    timed = _timed(entry, entry.executable.machine.moved(inputs))
+    return _with_times(entry, timed, measure({"call": timed.run}, 1, warmup=0)["call"])
+
+
+def _timed(entry: Contestant, operands: Sequence[Any]) -> Timed:
+    """The call of an entry with operands where its machine reads them."""
+    return entry.executable.machine.timed(functools.partial(entry.executable, *operands))
+
+
+def _with_times(entry: Contestant, timed: Timed, seconds: Sequence[float]) -> Contestant:
+    """An entry with what its call took, each time."""
+    return replace(entry, latency=statistics.median(seconds) / timed.times, least=min(seconds) / timed.times)
 
 
 def _reordered(kept: Sequence[Proved], entries: Sequence[Contestant]) -> list[Proved]:
