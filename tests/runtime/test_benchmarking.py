@@ -64,6 +64,24 @@ def test_kernels_that_mostly_stall_do_not_win(clock: Clock) -> None:
     assert not duel(clock.taking(challenger), clock.taking(itertools.repeat(0.001)), seconds=1e9).clear
 
 
+def test_a_clock_that_stands_still_while_others_run_tells_sides_apart(clock: Clock) -> None:
+    ran, waits = 0.0, itertools.cycle([0.0, 0.003, 0.012, 0.0, 0.021, 0.006, 0.0])
+
+    def taking(seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            nonlocal ran
+            ran += seconds
+            clock.now += seconds + next(waits)
+
+        return call
+
+    sides = taking(0.011), taking(0.012)
+    assert not duel(*sides).clear
+    outcome = duel(*sides, clock=lambda: ran)
+    assert outcome.clear
+    assert outcome.speedup == pytest.approx(12 / 11)
+
+
 def test_a_duel_ends_with_its_time_but_not_before_the_fewest_rounds(clock: Clock) -> None:
     slow = duel(clock.taking(itertools.repeat(5.0)), clock.taking(itertools.repeat(5.0)), seconds=0.5)
     quick = duel(clock.taking(itertools.repeat(0.02)), clock.taking(itertools.repeat(0.02)), seconds=1.5)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -279,3 +280,11 @@ def test_columns_are_reduced_several_vectors_at_a_time(vectors: Vectors, columns
     inputs = normal_inputs(graph)
     for result, expected in zip(executable_for(graph, vectors)(*inputs), reference(graph, inputs), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("threads", "clock"), [(1, time.process_time), (2, time.perf_counter)])
+def test_on_one_thread_calls_take_what_this_process_takes(
+    monkeypatch: pytest.MonkeyPatch, threads: int, clock: Callable[[], float]
+) -> None:
+    monkeypatch.setattr("mugraph.targets.cpu.machine.kernel_threads", lambda: threads)
+    assert Cpu().timed(lambda: None).clock is clock

@@ -220,7 +220,7 @@ class Optimized(Shared, Generic[P, R]):
         with torch.inference_mode():
             challenger = machine.timed(functools.partial(ours, *args, **kwargs))
             defender = machine.timed(functools.partial(self.fn, *args, **kwargs))
-            return duel(challenger.run, defender.run)
+            return duel(challenger.run, defender.run, clock=challenger.clock)
 
     def _leave(self, reason: str) -> None:
         """Say that PyTorch answers a call; raises InvalidInput in strict mode."""

@@ -417,7 +417,7 @@ def against(piece: Piece, result: Superoptimized, module: fx.GraphModule) -> Due
     with torch.no_grad():
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
         theirs = machine.timed(functools.partial(module.forward, *tensors))
-        outcome = duel(ours.run, theirs.run)
+        outcome = duel(ours.run, theirs.run, clock=ours.clock)
     result.executable.forget_weights()  # random ones
     return outcome
 

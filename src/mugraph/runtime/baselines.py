@@ -112,7 +112,8 @@ def compare(
                 unavailable[name] = _reason(error)
         while True:
             try:
-                times = in_turns([timed.run for timed in contestants.values()], seconds, limit, rounds)
+                clock = contestants[OURS].clock
+                times = in_turns([timed.run for timed in contestants.values()], seconds, limit, rounds, clock)
                 break
             except SideFailed as failed:
                 name = list(contestants)[failed.number]

@@ -15,6 +15,9 @@ from mugraph.devices.host import is_busy
 
 M = TypeVar("M")
 
+Clock = Callable[[], float]
+"""Gives seconds since some time."""
+
 _WARMUP = 3
 _CALLS, _BURST_CALLS = 3, 25
 """Consecutive calls of a side in one round, at least and at most, of which the median counts: one stalled call decides nothing,
@@ -120,10 +123,12 @@ class Duel:
         return cls(int(values["rounds"]), int(values["won"]), float(values["speedup"]), ours, theirs)
 
 
-def duel(challenger: Callable[[], object], defender: Callable[[], object], seconds: float = _SECONDS) -> Duel:
+def duel(
+    challenger: Callable[[], object], defender: Callable[[], object], seconds: float = _SECONDS, clock: Clock | None = None
+) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds."""
     try:
-        return Duel.of(*in_turns((challenger, defender), seconds))
+        return Duel.of(*in_turns((challenger, defender), seconds, clock=clock))
     except SideFailed as failed:
         raise failed.__cause__ or failed from None
 
@@ -137,14 +142,19 @@ class SideFailed(Exception):
 
 
 def in_turns(
-    sides: Sequence[Callable[[], object]], seconds: float = _SECONDS, limit: float = math.inf, rounds: int = _MOST
+    sides: Sequence[Callable[[], object]],
+    seconds: float = _SECONDS,
+    limit: float = math.inf,
+    rounds: int = _MOST,
+    clock: Clock | None = None,
 ) -> list[list[float]]:
     """Seconds of a typical call of each side, in up to so many `rounds`, all warm; another side begins each round.
 
-    No round but the first starts that may end after `limit` seconds, warming up included. Raises SideFailed.
+    No round but the first starts that may end after `limit` seconds, warming up included. Calls are timed by `clock`, by default
+    that of the wall. Raises SideFailed.
     """
     begun = time.perf_counter()
-    bursts = [_of_side(number, _burst_of, side) for number, side in enumerate(sides)]
+    bursts = [_of_side(number, _burst_of, side, clock or time.perf_counter) for number, side in enumerate(sides)]
     times: list[list[float]] = [[] for _ in sides]
     started = time.perf_counter()
     longest = 0.0
@@ -182,33 +192,33 @@ def _of_side(number: int, measure: Callable[..., M], *given: Any) -> M:
         raise SideFailed(number) from error
 
 
-def _burst_of(call: Callable[[], object]) -> Callable[[], float]:
+def _burst_of(call: Callable[[], object], clock: Clock) -> Callable[[], float]:
     """What a round makes of a callable that is warm now: its calls, and the seconds of a typical one."""
     taken = 0.0
     for _ in range(_WARMUP):
-        taken = _median(call, 1)
+        taken = _median(call, clock, 1)
         if taken > _LONG_SECONDS:
             break
     if taken > _BURST_SECONDS:
-        return functools.partial(_median, call, 1)
+        return functools.partial(_median, call, clock, 1)
     if _CALLS * taken > _TOGETHER_SECONDS:
-        return functools.partial(_median, call, min(_BURST_CALLS, max(_CALLS, int(_BURST_SECONDS / taken))))
-    return functools.partial(_average, call, min(_TOGETHER_CALLS, math.ceil(_TOGETHER_SECONDS / max(taken, 1e-9))))
+        return functools.partial(_median, call, clock, min(_BURST_CALLS, max(_CALLS, int(_BURST_SECONDS / taken))))
+    return functools.partial(_average, call, clock, min(_TOGETHER_CALLS, math.ceil(_TOGETHER_SECONDS / max(taken, 1e-9))))
 
 
-def _median(call: Callable[[], object], calls: int) -> float:
+def _median(call: Callable[[], object], clock: Clock, calls: int) -> float:
     """Seconds of the middle one of a few calls."""
     times: list[float] = []
     for _ in range(calls):
-        before = time.perf_counter()
+        before = clock()
         call()
-        times.append(time.perf_counter() - before)
+        times.append(clock() - before)
     return statistics.median(times)
 
 
-def _average(call: Callable[[], object], calls: int) -> float:
+def _average(call: Callable[[], object], clock: Clock, calls: int) -> float:
     """Seconds of a call, of many that are timed together."""
-    before = time.perf_counter()
+    before = clock()
     for _ in range(calls):
         call()
-    return (time.perf_counter() - before) / calls
+    return (clock() - before) / calls

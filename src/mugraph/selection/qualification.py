@@ -24,7 +24,7 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.readings import readings
 from mugraph.lower.thread_graphs import construct
 from mugraph.results.data import Candidate, Rejection, SpotCheck
-from mugraph.runtime import Executable, build, measure
+from mugraph.runtime import Executable, build
 from mugraph.runtime.baselines import BaselineComparison
 from mugraph.runtime.benchmarking import SideFailed, in_turns
 from mugraph.runtime.packed_operands import pages_reused
@@ -464,7 +464,7 @@ def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int,
     operands = entries[0].executable.machine.moved(inputs)
     timed = [_timed(entry, operands) for entry in entries]
     try:
-        times = in_turns([one.run for one in timed], limit=limit, rounds=rounds)
+        times = in_turns([one.run for one in timed], limit=limit, rounds=rounds, clock=timed[0].clock)
     except SideFailed as failed:
         raise failed.__cause__ or failed from None
     return [_with_times(entry, one, taken) for entry, one, taken in zip(entries, timed, times, strict=True)]
@@ -473,7 +473,9 @@ def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int,
 def _called_once(entry: Contestant, inputs: Sequence[Any]) -> Contestant:
     """An entry timed by its first call."""
     timed = _timed(entry, entry.executable.machine.moved(inputs))
-    return _with_times(entry, timed, measure({"call": timed.run}, 1, warmup=0)["call"])
+    before = timed.clock()
+    timed.run()
+    return _with_times(entry, timed, [timed.clock() - before])
 
 
 def _timed(entry: Contestant, operands: Sequence[Any]) -> Timed:
