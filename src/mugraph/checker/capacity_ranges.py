@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mugraph.checker.constants import constants_of
 from mugraph.checker.float_errors import Floats
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.interpreter import run
@@ -56,13 +57,16 @@ class _Masked:
     program: Json
     said: Mapping[str, Any]
     """The document about all of them."""
+    constants: list[Array]
+    """The last inputs of the program, which no call gives."""
 
     @classmethod
     def of(cls, folder: Path, capacity: int, said: Mapping[str, Any]) -> _Masked:
         """Raises Rejected unless tensors have the slots of the capacity where that is said."""
-        program = graph_of(read(folder).document("program.json"), "program.json")
+        saved = read(folder)
+        program = graph_of(saved.document("program.json"), "program.json")
         check_shapes(program, "program.json")
-        made = cls(capacity, program, said)
+        made = cls(capacity, program, said, constants_of(saved, program))
         shapes = [each["shape"] for each in made.tensors]
         arguments = len(said["inputs"]) + len(said["slots"]) + len(said["counts"])
         numbers = list(range(arguments)) == sorted(said["arguments"]) and len(shapes) == arguments
@@ -87,8 +91,9 @@ class _Masked:
 
     @property
     def tensors(self) -> list[Json]:
-        """The inputs of the program."""
-        return [node["outputs"][0] for node in self.program["nodes"] if node["op"] == "input"]
+        """The inputs of the program, but for its constants."""
+        inputs = [node["outputs"][0] for node in self.program["nodes"] if node["op"] == "input"]
+        return inputs[: len(inputs) - len(self.constants)]
 
     @property
     def dims(self) -> list[int | None]:
@@ -99,7 +104,8 @@ class _Masked:
     def called(self, size: int, inputs: Mapping[int, Array], behind: float) -> list[Array]:
         """What is held of the outputs at a size. `inputs` are the arguments of the function, by number, in at least as many slots
         as are held, and what lies behind is a number."""
-        outputs = run(self.program, [self._input(number, size, inputs, behind) for number in self.said["arguments"]], _DOUBLE)
+        given = [self._input(number, size, inputs, behind) for number in self.said["arguments"]]
+        outputs = run(self.program, [*given, *self.constants], _DOUBLE)
         return [
             np.asarray(output) if place is None else np.take(np.asarray(output), range(size + place[1]), place[0])
             for output, place in zip(outputs, self.said["outputs"], strict=True)

@@ -20,6 +20,7 @@ import numpy as np
 
 from mugraph.checker import residue_fields
 from mugraph.checker.bound import Bound, bound_of
+from mugraph.checker.constants import check_constants
 from mugraph.checker.float_errors import check_floats, is_sample, measure
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.function_properties import outputs
@@ -131,7 +132,9 @@ class _Check:
         self.parts["sources"] = Part(Status.NOT_CHECKED, "their hashes are as recorded, but nothing here prints them again")
         with self._part("program"):
             program = _graph(saved, "program.json", certificate, "left")
-        self._checked("program", "shapes and types inferred again; the graph that the certificate calls left")
+            constants = check_constants(saved, program)
+        brought = f"; {constants} of its inputs are constants beside it" if constants else ""
+        self._checked("program", f"shapes and types inferred again; the graph that the certificate calls left{brought}")
         with self._part("graph"):
             graph = _graph(saved, "graph.json", certificate, "right")
             max_error = _claimed(certificate)

@@ -14,8 +14,10 @@ Json = dict[str, Any]
 """Parsed JSON: graphs stay in the form they are saved in."""
 
 MANIFEST = "mugraph.json"
-_FORMAT = 3
-_DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", "placement.json")
+_FORMAT = 4
+_OLDEST = 3
+"""The format before, whose folders have no constants."""
+_DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", "placement.json", "constants.json")
 _LARGEST = 2**28
 """Bytes of a file: far more than any result has."""
 
@@ -28,11 +30,11 @@ class Undecided(Rejected):
     """A saved result of which nothing can be checked this way."""
 
 
-def require_format(name: str, number: object, known: int) -> None:
-    """Raise Rejected for a file of another format than the one this checker knows; newer ones are called newer."""
+def require_format(name: str, number: object, known: int, oldest: int | None = None) -> None:
+    """Raise Rejected for a file of another format than those this checker knows, by default one; newer ones are called newer."""
     if type(number) is int and number > known:
         raise Rejected(f"{name}: format {number} is newer than {known}; check it with the mugraph that wrote it")
-    if type(number) is not int or number != known:
+    if type(number) is not int or number < (known if oldest is None else oldest):
         raise Rejected(f"{name}: format {number!r} is not {known}")
 
 
@@ -53,7 +55,7 @@ class SavedFiles:
 def read(folder: Path) -> SavedFiles:
     """Read a folder. Raises Rejected naming the first file that is missing, was changed or is no part of a result."""
     manifest = _object(MANIFEST, _content(folder, MANIFEST))
-    require_format(MANIFEST, manifest.get("format"), _FORMAT)
+    require_format(MANIFEST, manifest.get("format"), _FORMAT, _OLDEST)
     listed = manifest.get("files")
     if not isinstance(listed, dict):
         raise Rejected(f"{MANIFEST}: the list of files is missing")
@@ -71,7 +73,7 @@ def read_range(folder: Path, kind: str) -> tuple[Json, dict[int, Path]]:
     Raises Rejected where a file of its own was changed; those of the results are for `read`.
     """
     manifest, document = _object(MANIFEST, _content(folder, MANIFEST)), f"{kind}.json"
-    require_format(MANIFEST, manifest.get("format"), _FORMAT)
+    require_format(MANIFEST, manifest.get("format"), _FORMAT, _OLDEST)
     listed = manifest.get("files")
     if manifest.get("kind") != kind or not isinstance(listed, dict) or document not in listed:
         raise Rejected(f"{MANIFEST}: it is not that of a range of sizes")

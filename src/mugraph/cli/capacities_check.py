@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mugraph.checker import Part, Status
 from mugraph.checker.capacity_ranges import check_capacities
+from mugraph.cli.certificate_check import constants_in
 from mugraph.cli.range_check import Programs, RangeCheck, recorded_again
 from mugraph.frontend import require_torch
 from mugraph.ir.serialize import graph_from_json
@@ -40,8 +41,8 @@ def _function(word: str, saved: SavedCapacities, programs: Programs) -> Part:
         return Part(Status.REFUSED, f"{word} is no masked program at every size: {error}")
     for capacity, place in saved.programs.items():
         files = programs[place].examination.saved
-        program = None if files is None else graph_from_json(files.document("program.json"))
-        if program is None or not saved.is_at(capacity, program, masked):
+        document = None if files is None else files.document("program.json")
+        if files is None or not saved.is_at(capacity, graph_from_json(document), constants_in(files), masked):
             return Part(Status.REFUSED, f"{word} is another masked program than that in {place}")
     return Part(
         Status.CHECKED, f"recorded again, its masked programs are these {masked.claim.partition(':')[0]}, and so are its results"

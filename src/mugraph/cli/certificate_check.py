@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,14 @@ from mugraph.checker import CheckReport, Examination, Part, Status, examine
 from mugraph.checker.saved_files import SavedFiles
 from mugraph.cli.arguments import Subject, resolve
 from mugraph.errors import MugraphError, TargetUnavailable
-from mugraph.frontend.calling import structure_of
+from mugraph.frontend.calling import Calling, SignatureRecord, structure_of
 from mugraph.frontend.comparison import as_stored
+from mugraph.frontend.saved_constants import SavedConstant, constants_from_json
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.serialize import graph_from_json
 from mugraph.results.proof_bindings import check_sources
-from mugraph.results.serialization import check_manifest
+from mugraph.results.serialization import CONSTANTS, check_manifest
 from mugraph.results.summary import passing_text
 from mugraph.verifier import verify_graphs
 from mugraph.version import __version__
@@ -136,11 +139,18 @@ def _function(word: str, saved: SavedFiles) -> Part:
     """Whether the program is what a function computes, for all values of its tensors, captured ones and parameters included."""
     program = graph_from_json(saved.document("program.json"))
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
-        graph, structure = _traced(resolve(word))
+        graph, structure, calling = _traced(resolve(word))
     if _signature(graph) != _signature(program):
         return Part(Status.REFUSED, f"{word} takes or returns tensors of other shapes or types than program.json")
     if structure is not None and structure != saved.document("report.json").get("structure"):
         return Part(Status.REFUSED, f"{word} returns its tensors in another structure than report.json says")
+    if calling is not None:
+        constants = constants_in(saved)
+        said = SignatureRecord.from_json(saved.document("report.json").get("signature"))
+        if (other := other_tensors(word, constants, said, calling)) is not None:
+            return other
+    elif CONSTANTS in saved.contents:
+        return Part(Status.NOT_CHECKED, f"{word} is a program, which says nothing of the constants in {CONSTANTS}")
     verdict = verify_graphs(*as_stored(graph, program))
     if verdict.counterexample is not None:
         return Part(Status.REFUSED, f"{word} is another function than program.json: {verdict.counterexample}")
@@ -153,14 +163,33 @@ def _function(word: str, saved: SavedFiles) -> Part:
     return Part(Status.CHECKED, f"{word} computes program.json; {passing_text(verdict.error_bound)}")
 
 
-def _traced(subject: Subject) -> tuple[Graph, Any]:
+def constants_in(saved: SavedFiles) -> tuple[SavedConstant, ...]:
+    """The constants of a folder that the checker has read."""
+    return constants_from_json(saved.document(CONSTANTS)) if CONSTANTS in saved.contents else ()
+
+
+def other_tensors(word: str, constants: Sequence[SavedConstant], said: SignatureRecord | None, calling: Calling) -> Part | None:
+    """What is to be said where a function does not compute the constants of a folder bit by bit, or where results that are bound
+    to it would read other tensors than the folder says; None where all is the same."""
+    ours = calling.constants
+    for saved, computed in zip_longest(constants, ours if constants else ()):
+        if saved != computed:
+            name = (saved or computed).name
+            return Part(Status.REFUSED, f"{word} does not compute the constant {name} that {CONSTANTS} has, bit by bit")
+    record = calling.signature_record
+    if said is not None and (record is None or not said.is_called_as(record)):
+        return Part(Status.NOT_CHECKED, f"{word} is called otherwise than report.json says, or reads tensors of other names")
+    return None
+
+
+def _traced(subject: Subject) -> tuple[Graph, Any, Calling | None]:
     """The program of a function, and the structure in which it returns its outputs; None where it has none."""
     if isinstance(subject.function, Program):
-        return subject.function.graph, None
+        return subject.function.graph, None, None
     from mugraph.frontend import trace  # loads PyTorch
 
     traced = trace(subject.function, subject.inputs or ())
-    return traced.graph, structure_of(traced, len(traced.graph.outputs))
+    return traced.graph, structure_of(traced, len(traced.graph.outputs)), traced
 
 
 def _signature(graph: Graph) -> tuple[list[object], list[object]]:

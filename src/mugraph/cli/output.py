@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +20,8 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER, OURS, BaselineComparison
 from mugraph.version import __version__
 
+_SHOWN = 8
+"""Inputs that a line names."""
 _NUMBER = re.compile(r"\d[\d.]*(e[+-]\d+)?")
 
 
@@ -106,7 +108,7 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
         if comparison is not None:
             print()
             print_comparison(comparison)
-        _print_saved(output)
+        _print_saved(opt, output)
         return
     if report.recalled:
         print("by an earlier run, whose result was kept and checked again; --cache force searches anew")
@@ -119,12 +121,13 @@ def print_optimization(subject: Subject, opt: Superoptimized, comparison: Baseli
         print_comparison(comparison)
     print()
     _print_search(opt)
-    _print_saved(output)
+    _print_saved(opt, output)
 
 
-def _print_saved(output: Path | None) -> None:
+def _print_saved(opt: Superoptimized, output: Path | None) -> None:
     if output is not None:
         print(f"\nsaved to {output}; read it back with mugraph.load({str(output)!r}) or `mugraph show {output}`")
+        print(called_text(opt))
         print(f"look at it as a page with `mugraph show {output} --html FILE`")
 
 
@@ -227,6 +230,25 @@ def _print_resources(opt: Superoptimized) -> None:
             f"{kernel.shared_bytes} bytes of shared memory, {kernel.spill_bytes} bytes spilled"
             + "".join(f", {engine}" for engine in kernel.engines)
         )
+
+
+def called_text(opt: Superoptimized) -> str:
+    """How what is read back of a saved result is called, in a line."""
+    names, constants = opt.input_names, len(opt.calling.constants)
+    given = names[: len(names) - constants]
+    brought = f"; it has {', '.join(names[len(given) :])} itself" if constants else ""
+    record = opt.calling.signature_record
+    line = f"what is read back is called with {_first_of(given)}{brought}"
+    if record is None or not record.captured:
+        return line
+    own = given[: len(given) - len(record.captured)]
+    return f"{line}; and after .bound_to(module) with {_first_of(own)}"
+
+
+def _first_of(names: Sequence[str]) -> str:
+    """Names in a line, or the first of many."""
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def print_coverage(coverage: Coverage) -> None:

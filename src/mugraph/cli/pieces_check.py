@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mugraph.checker import Part, Status
 from mugraph.cli.arguments import resolve
-from mugraph.cli.certificate_check import CheckedProgram
+from mugraph.cli.certificate_check import CheckedProgram, other_tensors
 from mugraph.cli.folder_answers import answered
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import record, require_torch
@@ -17,6 +17,9 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.serialize import graph_from_json
 from mugraph.verifier.certificate import digest
+
+if TYPE_CHECKING:
+    from mugraph.pieces.saved_pieces import SavedPieces
 
 _NOBODYS = Part(Status.NOT_CHECKED, "nothing in a folder says whose calls torch.json has; `--certificate DIR FILE.py:f` does")
 
@@ -32,7 +35,7 @@ def check_pieces(folder: Path, word: str | None, rounds: int | None, json_output
         programs = {place: CheckedProgram.of(place, rounds) for place in saved.programs}
         saved.check([digest(_program(each)) for each in programs.values()])
         parts = {"calls": Part(Status.CHECKED, "each program is what the calls of PyTorch that it stands for are converted to")}
-        parts["function"] = _NOBODYS if word is None else _function(word, saved.document)
+        parts["function"] = _NOBODYS if word is None else _function(word, saved)
     except MugraphError as error:
         parts = {"calls": Part(Status.REFUSED, str(error))}
     what = f"{len(programs)} programs, with calls of PyTorch between them"
@@ -46,7 +49,7 @@ def _program(checked: CheckedProgram) -> Graph:
     return graph_from_json(checked.examination.saved.document("program.json"))
 
 
-def _function(word: str, document: dict[str, Any]) -> Part:
+def _function(word: str, saved: SavedPieces) -> Part:
     """Whether the saved calls are those that PyTorch records of a function."""
     from mugraph.frontend.recorded_graph import recorded_graph
     from mugraph.pieces.cutting import prepared
@@ -56,8 +59,11 @@ def _function(word: str, document: dict[str, Any]) -> Part:
         subject = resolve(word)
         if isinstance(subject.function, Program) or subject.inputs is None:
             raise InvalidInput(f"{word} is no function of PyTorch")
-        calls = calls_to_json(prepared(recorded_graph(record(subject.function, subject.inputs))))
-    differing = [name for name, value in calls.items() if document[name] != value]
+        recorded = prepared(recorded_graph(record(subject.function, subject.inputs)))
+        calls = calls_to_json(recorded)
+    differing = [name for name, value in calls.items() if saved.document[name] != value]
     if differing:
         return Part(Status.REFUSED, f"PyTorch records other {', '.join(differing)} of {word} than torch.json has")
-    return Part(Status.CHECKED, f"PyTorch records the same calls of {word}")
+    ours = saved.recorded.calling
+    other = other_tensors(word, ours.constants, ours.signature_record, recorded.calling)
+    return other or Part(Status.CHECKED, f"PyTorch records the same calls of {word}")

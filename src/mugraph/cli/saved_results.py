@@ -168,7 +168,8 @@ def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -
     calling = _calling(opt, subject)
     if calling is None:
         raise InvalidInput(f"{subject.name} is not the program of {folder}, or no longer; optimize it again")
-    kernels = functools.partial(opt, *calling.values(tuple(inputs), {}))
+    given = calling.values(tuple(inputs), {})
+    kernels = functools.partial(opt, *given[: len(given) - len(opt.calling.constants)])
     return opt, compare(lambda *_: kernels(), subject.function, inputs, rounds=rounds, machine=machine)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mugraph.checker import Part, Status
 from mugraph.checker.size_ranges import check_sizes
+from mugraph.cli.certificate_check import constants_in, other_tensors
 from mugraph.cli.range_check import Programs, RangeCheck, recorded_again
 from mugraph.frontend import require_torch
 from mugraph.ir.serialize import graph_from_json
@@ -41,6 +42,8 @@ def _function(word: str, saved: SavedSizes, programs: Programs) -> Part:
         files = each.examination.saved
         if files is None or not sliced.is_program_of(graph_from_json(files.document("program.json"))):
             return Part(Status.REFUSED, f"{word} is another program of each slice than that in {place}")
+        if (other := other_tensors(word, constants_in(files), None, sliced.calling)) is not None:
+            return other
     return Part(
         Status.CHECKED, f"recorded again, it acts on slices {sliced.claim.partition(':')[0]}, and is these programs of each"
     )

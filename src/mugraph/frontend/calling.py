@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -14,8 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend.saved_constants import ConstantsBeside, SavedConstant
 from mugraph.ir.graph import Graph, Shape
 from mugraph.support.picking import picked
+from mugraph.support.schema import expect
 
 
 class Arranging(Protocol):
@@ -50,11 +53,71 @@ class Calling(Protocol):
         """The graph's outputs, a tensor each, in the structure the function returns; `inputs` are what `flatten` gave."""
         ...
 
+    @property
+    def constants(self) -> tuple[SavedConstant, ...]:
+        """The last of `captured`, which the function computes of no tensor; raises StorageError for what cannot be saved."""
+        ...
+
+    @property
+    def signature_record(self) -> SignatureRecord | None:
+        """How the function is called, and the names of what it brings along; None where that is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureRecord:
+    """How a function of PyTorch is called, as JSON can say it: what `mugraph.frontend.binding` takes to bind a result to a module."""
+
+    function: str
+    """Its name."""
+    arguments: Any
+    """Positional and keyword arguments of its example call, in a structure as `structure_of` describes it: its tensors in the
+    order of the inputs, and constants. None where JSON cannot describe them."""
+    captured: tuple[tuple[str, ...], ...]
+    """For each tensor that it brings along, constants left out, all names that lead to it."""
+    strides: tuple[tuple[int, ...] | None, ...]
+    """By input, the strides that it must have, where what the function returns depends on them."""
+
+    def is_called_as(self, other: SignatureRecord) -> bool:
+        """Whether functions, whatever their names, take the same arguments and bring along tensors of the same names."""
+        ours, theirs = (json.dumps(record.to_json() | {"function": ""}) for record in (self, other))
+        return ours == theirs  # as text, in which NaN is itself
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON values."""
+        return {
+            "function": self.function,
+            "arguments": self.arguments,
+            "captured": [list(names) for names in self.captured],
+            "strides": [None if strides is None else list(strides) for strides in self.strides],
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> SignatureRecord | None:
+        """What `to_json` wrote, or None of null; raises TypeError for anything else."""
+        if values is None:
+            return None
+        form = {"function": str, "captured": [[str]], "strides": [([int], None)]}
+        expect(values, form, "signature")
+        captured = tuple(map(tuple, values["captured"]))
+        strides = tuple(None if each is None else tuple(each) for each in values["strides"])
+        return cls(values["function"], values.get("arguments"), captured, strides)
+
 
 class ArgumentsAlone:
     """What is called with every input: no function brings any along."""
 
     __slots__ = ()
+
+    @property
+    def constants(self) -> tuple[SavedConstant, ...]:
+        """None."""
+        return ()
+
+    @property
+    def signature_record(self) -> SignatureRecord | None:
+        """None: it is not called as a function is."""
+        return None
 
     @property
     def captured(self) -> Sequence[Any]:
@@ -67,19 +130,25 @@ class ArgumentsAlone:
 
 
 @dataclass(frozen=True, slots=True)
-class Positional(ArgumentsAlone):
-    """One tensor per input of `graph`, in order; outputs arranged as `structure` (see `structure_of`) says."""
+class Positional:
+    """One tensor per input of `graph`, in order, but for the last ones, which are constants that were saved with it; outputs
+    arranged as `structure` (see `structure_of`) says."""
 
     graph: Graph
     structure: Any
+    constants: tuple[SavedConstant, ...] = ()
+    signature_record: SignatureRecord | None = None
     _inputs: tuple[tuple[str, Shape], ...] = field(init=False, repr=False, compare=False)
-    """Name and shape of every input: calls are many."""
+    """Name and shape of every input that calls give: calls are many."""
+    _beside: ConstantsBeside = field(init=False, repr=False, compare=False)
     _select: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
     """`structure` as a function of the outputs, where it is one or a tuple of them."""
 
     def __post_init__(self) -> None:
         shapes = (node.output.shape for node in self.graph.inputs())
-        object.__setattr__(self, "_inputs", tuple(zip(self.graph.input_names, shapes, strict=True)))
+        inputs = tuple(zip(self.graph.input_names, shapes, strict=True))
+        object.__setattr__(self, "_inputs", inputs[: len(inputs) - len(self.constants)])
+        object.__setattr__(self, "_beside", ConstantsBeside(self.constants))
         object.__setattr__(self, "_select", _selection(self.structure))
 
     @classmethod
@@ -88,8 +157,17 @@ class Positional(ArgumentsAlone):
         outputs = [{"output": number} for number in range(len(graph.outputs))]
         return cls(graph, outputs[0] if len(outputs) == 1 else {"tuple": outputs})
 
+    @property
+    def captured(self) -> Sequence[Any]:
+        """The constants, on the CPU as NumPy arrays where PyTorch is not loaded."""
+        return self._beside(())
+
+    def captured_beside(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """The constants where the tensors of a call lie."""
+        return self._beside(tensors)
+
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments, checked against the inputs' shapes; raises InvalidInput for anything that has none."""
+        """The arguments, checked against the inputs' shapes, and the constants; raises InvalidInput for anything that has none."""
         if kwargs or len(args) != len(self._inputs):
             names = ", ".join(name for name, _ in self._inputs)
             raise InvalidInput(f"call with {len(self._inputs)} tensors in this order: {names}")
@@ -98,11 +176,13 @@ class Positional(ArgumentsAlone):
                 raise InvalidInput(f"input {name} must be a tensor, not {type(value).__name__}")
             if value.shape != shape:
                 raise ShapeMismatch(f"input {name} has shape {list(value.shape)}, optimized for {list(shape)}")
-        return list(args)
+        return [*args, *self._beside(args)]
 
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
-        """The arguments, if there are no others."""
-        return None if kwargs else args
+        """The arguments and the constants, if there are no others."""
+        if kwargs:
+            return None
+        return (*args, *self._beside(args)) if self.constants else args
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs in the recorded structure."""
@@ -144,15 +224,15 @@ def unused_name(wanted: str, taken: Collection[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
-    """Stands for the output of that number, or a copy of it, while a structure is described."""
+class Slot:
+    """Stands for the tensor of that number, or a copy of it, while a structure is described."""
 
     number: int
     copied: bool = False
 
-    def clone(self) -> _Slot:
-        """The same output in memory of its own."""
-        return _Slot(self.number, copied=True)
+    def clone(self) -> Slot:
+        """The same tensor in memory of its own."""
+        return Slot(self.number, copied=True)
 
 
 def structure_of(calling: Arranging, outputs: int) -> Any:
@@ -161,20 +241,21 @@ def structure_of(calling: Arranging, outputs: int) -> Any:
 
     Raises InvalidInput for containers that JSON cannot describe.
     """
-    return _describe(calling.unflatten([_Slot(number) for number in range(outputs)]))
+    return described(calling.unflatten([Slot(number) for number in range(outputs)]))
 
 
-def _describe(value: Any) -> Any:
-    if isinstance(value, _Slot):
+def described(value: Any) -> Any:
+    """A structure of slots as JSON, as `structure_of` says."""
+    if isinstance(value, Slot):
         return {"copy" if value.copied else "output": value.number}
     if value is None or type(value) in (bool, int, float, str):
         return {"constant": value}
     if type(value) is tuple or (isinstance(value, tuple) and all(type(size) is int for size in value)):  # as torch.Size is
-        return {"tuple": [_describe(item) for item in value]}
+        return {"tuple": [described(item) for item in value]}
     if type(value) is list:
-        return {"list": [_describe(item) for item in value]}
+        return {"list": [described(item) for item in value]}
     if type(value) is dict and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _describe(item) for key, item in value.items()}}
+        return {"dict": {key: described(item) for key, item in value.items()}}
     raise InvalidInput(f"an output of type {type(value).__name__} cannot be saved; return tensors, tuples, lists or dicts")
 
 

@@ -186,7 +186,8 @@ def _number_or_node(side: Any, values: Mapping[fx.Node, torch.Tensor]) -> fx.Nod
 def _part(node: fx.Node, side: fx.Node | float, kept: torch.Tensor, added: _Placeholders) -> fx.Node | None:
     """A side of a choice where it is chosen, and 0 elsewhere; None for 0 everywhere."""
     if isinstance(side, float):
-        return added.of((kept * side).expand(node.meta["val"].shape).contiguous()) if side else None
+        chosen = torch.zeros_like(kept).masked_fill(kept != 0, side)  # a product would be no number where 0 meets infinity
+        return added.of(chosen.expand(node.meta["val"].shape).contiguous()) if side else None
     return _call(node, torch.ops.aten.mul.Tensor, side, added.of(kept))
 
 

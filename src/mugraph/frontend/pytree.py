@@ -21,9 +21,10 @@ import torch
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.calling import selection, unused_name
+from mugraph.frontend.calling import SignatureRecord, Slot, described, selection, unused_name
 from mugraph.frontend.objects import flat, has_objects, opened
 from mugraph.frontend.origins import READ_ERRORS, Origin, reader
+from mugraph.frontend.saved_constants import SavedConstant, device_beside
 from mugraph.ir.graph import Graph
 from mugraph.support.user_warnings import warn_of_gradient
 
@@ -50,12 +51,14 @@ class CapturedSource:
     origins: tuple[Origin, ...]
     constant: bool = False
     """Whether it is the same tensor for ever, so that calls with tensors on another device may have a copy there."""
+    computed: bool = False
+    """Whether the function computes it of no tensor, or writes it down: saved results bring its value along."""
 
     @classmethod
-    def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin]) -> CapturedSource:
+    def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin], computed: bool = False) -> CapturedSource:
         """The source of `tensor`, which `origins` lead to; without any, it is this one for ever."""
         ways = tuple(origins) or (Origin.at(name, tensor),)
-        return cls(name, tuple(tensor.shape), tensor.dtype, ways, constant=not origins)
+        return cls(name, tuple(tensor.shape), tensor.dtype, ways, constant=not origins, computed=computed and not origins)
 
     def __call__(self) -> torch.Tensor:
         """The tensor, without its gradient."""
@@ -379,16 +382,33 @@ class FunctionCalling:
 
     def _with_constants_beside(self, brought: list[torch.Tensor], tensors: Sequence[Any]) -> list[torch.Tensor]:
         """What the function brings along, constants on the GPU of a call where none of the call's tensors is where they are."""
-        devices = [tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        devices = [tensor.device for tensor in given if tensor.dim()] or [tensor.device for tensor in given]
         for number in self._constants:
             constant = brought[number]
             if devices and constant.device not in devices:
-                there = next((device for device in devices if device.type != "cpu"), devices[0])
+                there = device_beside(devices)
                 if (number, there) not in self._copies:
                     with torch.inference_mode(False), torch.no_grad():
                         self._copies[number, there] = constant.to(there)
                 brought[number] = self._copies[number, there]
         return brought
+
+    @property
+    def constants(self) -> tuple[SavedConstant, ...]:
+        """The last inputs, which the function computes of no tensor; raises StorageError for what cannot be saved."""
+        return tuple(SavedConstant.of(source.name, source()) for source in self.sources if source.computed)
+
+    @property
+    def signature_record(self) -> SignatureRecord:
+        """How the function is called, and the names of what it brings along, as JSON can say it."""
+        slots: list[Any] = [Slot(number) for number in range(len(self.arguments.tensors))]
+        try:
+            arguments = described(self.arguments.call(_given, slots))
+        except InvalidInput:  # there are objects among them
+            arguments = None
+        names = ([] if source.constant else [way.name for way in source.origins] for source in self.sources if not source.computed)
+        return SignatureRecord(self.name, arguments, tuple(tuple(dict.fromkeys(each)) for each in names), self.strides)
 
     @property
     def requires_grad(self) -> bool:
@@ -439,6 +459,10 @@ class Traced(FunctionCalling):
     graph: Graph
 
 
+def _given(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs
+
+
 def _another_kind(what: str, tensor: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None) -> ShapeMismatch:
     has, wanted = f"{tensor.dtype} {list(tensor.shape)}", f"{dtype} {list(shape)}"
     return ShapeMismatch(f"{what} is {has}, optimized for {wanted}; optimize again for other inputs")
@@ -474,6 +498,12 @@ def _signature(fn: Callable[..., Any], count: int) -> inspect.Signature:
     except (TypeError, ValueError):  # functions written in C have none
         kind = inspect.Parameter.POSITIONAL_ONLY
         return inspect.Signature([inspect.Parameter(f"argument{position}", kind) for position in range(count)])
+
+
+def default_of(fn: Callable[..., Any], name: str) -> Any:
+    """What a function has for an argument by default; inspect.Parameter.empty where that is nothing."""
+    parameter = _signature(fn, 0).parameters.get(name)
+    return inspect.Parameter.empty if parameter is None else parameter.default
 
 
 def _defaults(fn: Callable[..., Any]) -> tuple[Any, ...]:

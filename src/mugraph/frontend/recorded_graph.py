@@ -8,7 +8,7 @@ tensors that lie otherwise may not exist.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.calling import filled
+from mugraph.frontend.calling import SignatureRecord, filled
 from mugraph.frontend.constants import with_constants
 from mugraph.frontend.conversion import CHECKS
 from mugraph.frontend.export import is_computed
@@ -25,6 +25,7 @@ from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.objects import flat
 from mugraph.frontend.pytree import FunctionCalling, Place, Results, check_value
+from mugraph.frontend.saved_constants import ConstantsBeside, SavedConstant
 from mugraph.frontend.torch_casts import name_of
 from mugraph.frontend.torch_trace import (
     RecordedCall,
@@ -38,13 +39,20 @@ from mugraph.frontend.torch_trace import (
 
 @dataclass(frozen=True, slots=True)
 class TensorsInOrder:
-    """How a graph that was read from a file is called: one tensor per input, in order; the outputs as `structure` says."""
+    """How a graph that was read from a file is called: one tensor per input, in order, but for the last ones, which are constants
+    that were saved with it; the outputs as `structure` says."""
 
     name: str
     tensors: Mapping[str, torch.Tensor]
     """By name of the input, a tensor without data."""
     structure: Any
     """As `mugraph.frontend.calling.structure_of` describes it."""
+    constants: tuple[SavedConstant, ...] = ()
+    signature_record: SignatureRecord | None = None
+    _beside: ConstantsBeside = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_beside", ConstantsBeside(self.constants))
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -53,12 +61,12 @@ class TensorsInOrder:
 
     @property
     def captured(self) -> tuple[torch.Tensor, ...]:
-        """None: every input is an argument."""
-        return ()
+        """The constants."""
+        return tuple(constant.tensor() for constant in self.constants)
 
     def captured_beside(self, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """None either."""
-        return ()
+        """The constants where the tensors of a call lie."""
+        return self._beside(tensors)
 
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """None: that the arguments fit is always checked."""
@@ -66,15 +74,16 @@ class TensorsInOrder:
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments; raises InvalidInput or ShapeMismatch naming the one that does not fit."""
-        if kwargs or len(args) != len(self.tensors):
-            raise InvalidInput(f"call with {len(self.tensors)} tensors in this order: {', '.join(self.tensors)}")
-        for (name, wanted), value in zip(self.tensors.items(), args, strict=True):
+        given = list(self.tensors.items())[: len(self.tensors) - len(self.constants)]
+        if kwargs or len(args) != len(given):
+            raise InvalidInput(f"call with {len(given)} tensors in this order: {', '.join(name for name, _ in given)}")
+        for (name, wanted), value in zip(given, args, strict=True):
             if not isinstance(value, torch.Tensor):
                 raise InvalidInput(f"input {name} must be a torch tensor, not {type(value).__name__}")
             if value.shape != wanted.shape or value.dtype is not wanted.dtype:
                 has, asked = f"{value.dtype} {list(value.shape)}", f"{wanted.dtype} {list(wanted.shape)}"
                 raise ShapeMismatch(f"input {name} is {has}, optimized for {asked}")
-        return [value.detach() for value in args]
+        return [*(value.detach() for value in args), *self._beside(args)]
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs in the recorded structure."""

@@ -140,21 +140,24 @@ def _user_inputs(program: ExportedProgram) -> list[str]:
 def captured_sources(
     call: RecordedCall, program: ExportedProgram, read: Collection[str], taken: Collection[str]
 ) -> dict[str, tuple[CapturedSource, torch.Tensor]]:
-    """By placeholder, of those in `read`, where the tensors come from that are no arguments; their names are none of `taken`."""
-    known, names = origins(call.fn), set(taken)
+    """By placeholder, of those in `read`, where the tensors come from that are no arguments; their names are none of `taken`.
+
+    Those that the function itself writes down are the last ones.
+    """
+    known, names, written = origins(call.fn), set(taken), call.recording.literals
     sources: dict[str, tuple[CapturedSource, torch.Tensor]] = {}
-    for placeholder, wanted, tensor in _captured(call.recording, program):
+    for placeholder, wanted, tensor in sorted(_captured(call.recording, program), key=lambda each: each[0] in written):
         if placeholder in read:
             ways = known.get(id(tensor), ())
             name = unused_name(wanted or next((way.name for way in ways), "captured"), names)
-            sources[placeholder] = CapturedSource.of(name, tensor, ways), tensor
+            sources[placeholder] = CapturedSource.of(name, tensor, ways, computed=placeholder in written), tensor
             names.add(name)
     return sources
 
 
 def constant_sources(values: Constants, taken: Collection[str]) -> dict[str, CapturedSource]:
     """By placeholder, sources of what a function computes of no tensor."""
-    return {name: CapturedSource.of(unused_name(name, set(taken)), tensor, ()) for name, tensor in values.items()}
+    return {name: CapturedSource.of(unused_name(name, set(taken)), tensor, (), computed=True) for name, tensor in values.items()}
 
 
 def _signature(call: RecordedCall, program: ExportedProgram) -> tuple[Signature, tuple[CapturedSource, ...]]:

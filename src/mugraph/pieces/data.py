@@ -182,6 +182,11 @@ class PartitionedResult(Superoptimized):
         return self.cut.recorded.calling.name
 
     @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of all tensors that the graph is given, those that the function brings along being the last ones."""
+        return self.cut.recorded.calling.inputs
+
+    @property
     def found(self) -> bool:
         """Whether kernels run some of the function, clearly faster than the function itself."""
         return self.report.found

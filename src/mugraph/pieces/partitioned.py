@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mugraph.frontend.binding import Input, bound_calling
 from mugraph.pieces.data import PartitionedResult
 from mugraph.pieces.saved_pieces import read, rebuilt_pieces, save
 from mugraph.results.superoptimized import Superoptimized
@@ -24,6 +25,17 @@ class Partitioned(PartitionedResult):
     def save(self, path: str | Path) -> Path:
         """Write the result as a folder, which `mugraph.load` reads where PyTorch is installed (`mugraph.pieces.saved_pieces`)."""
         return save(self, Path(path))
+
+    def bound_to(self, module: Callable[..., Any]) -> Partitioned:
+        """The result called as `module`, the module or function that it was made of, as `Superoptimized.bound_to` says."""
+        recorded = self.cut.recorded
+        inputs = [
+            Input(name, tuple(node.meta["val"].shape), node.meta["val"].dtype)
+            for name, node in zip(recorded.calling.inputs, recorded.placeholders, strict=True)
+        ]
+        calling = bound_calling(recorded.calling, inputs, recorded.returned, module)
+        cut = replace(self.cut, recorded=replace(recorded, calling=calling))
+        return Partitioned(cut, self.report, self.target, self.origin)
 
     def to_html(self) -> str:
         """The result as one self-contained HTML page: what runs what and why, then the page of each program."""

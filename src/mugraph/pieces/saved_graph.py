@@ -19,11 +19,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.aten import ROWS
+from mugraph.frontend.calling import SignatureRecord
 from mugraph.frontend.channels_last import with_images
 from mugraph.frontend.library import convolutions, is_constant, linear_layers, mark_constant
 from mugraph.frontend.partition import Left, Partition, Piece, piece_of
 from mugraph.frontend.permuted_blocks import arranged
 from mugraph.frontend.recorded_graph import RecordedGraph, TensorsInOrder
+from mugraph.frontend.saved_constants import SavedConstant
 from mugraph.frontend.source_lines import line_of_node, with_line
 from mugraph.frontend.torch_casts import note_roundings
 from mugraph.pieces.data import CutGraph
@@ -155,8 +157,19 @@ def _operator(name: str) -> torch._ops.OpOverload:
     return found
 
 
-def cut_from_json(document: Mapping[str, Any], name: str, structure: Any) -> tuple[RecordedGraph, Partition]:
-    """The graph that `cut_to_json` wrote, called with its tensors in order, and how it is cut.
+def inputs_of(document: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Name, PyTorch's name of the type, and shape of the inputs of the graph that `cut_to_json` wrote."""
+    return [(str(item["name"]), str(item["dtype"]), tuple(item["shape"])) for item in document["inputs"]]
+
+
+def cut_from_json(
+    document: Mapping[str, Any],
+    name: str,
+    structure: Any,
+    constants: tuple[SavedConstant, ...] = (),
+    signature: SignatureRecord | None = None,
+) -> tuple[RecordedGraph, Partition]:
+    """The graph that `cut_to_json` wrote, called with its tensors in order, but for its constants, and how it is cut.
 
     Raises UnsupportedOperator or InvalidInput for an operator that is none of ATen's, or a piece that is no program; KeyError,
     TypeError, ValueError, AttributeError or RuntimeError for what is no such document.
@@ -196,7 +209,7 @@ def cut_from_json(document: Mapping[str, Any], name: str, structure: Any) -> tup
     inputs = {str(item["name"]): nodes[item["node"]].meta["val"] for item in document["inputs"]}
     recorded = RecordedGraph(
         fx.GraphModule(matrices, graph),
-        TensorsInOrder(name, inputs, structure),
+        TensorsInOrder(name, inputs, structure, constants, signature),
         {int(number): int(output) for number, output in document["writes"].items()},
         tuple(tuple(item["strides"]) for item in document["inputs"]),
     )

@@ -3,6 +3,7 @@
 mugraph.json      the manifest, of the kind `pieces`      report.json    search, coverage, calling convention
 torch.json        the calls of PyTorch, and which of them each program stands for (`mugraph.pieces.saved_graph`)
 programs/K/...    the saved result of program K
+constants.json    values of the last inputs, where the function computes some of no tensor
 
 Nothing in the folder is executed but calls of ATen's functional operators, which are looked up by name, and kernels. Each program
 must be the one that its calls are converted to when the folder is read.
@@ -17,21 +18,25 @@ from typing import Any, TypeVar
 
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput
-from mugraph.frontend.calling import structure_of
+from mugraph.frontend.calling import SignatureRecord, structure_of
 from mugraph.frontend.partition import Partition
 from mugraph.frontend.recorded_graph import RecordedGraph
 from mugraph.pieces.data import CutGraph, PartitionedResult
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.plan import Plan
-from mugraph.pieces.saved_graph import cut_from_json, cut_to_json
+from mugraph.pieces.saved_graph import cut_from_json, cut_to_json, inputs_of
 from mugraph.results.data import Report, stage_seconds
 from mugraph.results.places import check_replaceable
 from mugraph.results.serialization import (
+    CONSTANTS,
+    constants_file,
     documents,
     json_text,
     parsed,
     read_files,
     read_manifest,
+    saved_constants,
+    signature_to_json,
     with_manifest,
     write_folder,
 )
@@ -55,10 +60,12 @@ def save(result: PartitionedResult, path: Path) -> Path:
         "report": result.report.to_json(),
         "structure": structure_of(result.calling, result.cut.recorded.returned),
         "name": result.name,
+        "signature": signature_to_json(result.calling),
     }
     numbers = {id(each): number for number, each in enumerate(result.results)}
     programs = [numbers[id(piece.result)] for piece in result.pieces]
     files = {_REPORT: json_text(record), _TORCH: json_text(cut_to_json(result.cut, programs))}
+    files |= constants_file(result.calling)
     for number, each in enumerate(result.results):
         files |= {f"{_PROGRAMS}/{number}/{name}": text for name, text in documents(each).items()}
     return write_folder(path, with_manifest(files, result.target, result.origin, kind=KIND))
@@ -116,7 +123,9 @@ class SavedPieces:
         files = read_files(folder, manifest, _is_of_pieces)
         record, document = parsed(folder, files, _REPORT), parsed(folder, files, _TORCH)
         try:
-            recorded, partition = cut_from_json(document, record["name"], record["structure"])
+            constants = saved_constants(folder, files, inputs_of(document))
+            signature = SignatureRecord.from_json(record.get("signature"))
+            recorded, partition = cut_from_json(document, record["name"], record["structure"], constants, signature)
             numbers = tuple(int(piece["program"]) for piece in document["pieces"])
             programs = tuple(folder / _PROGRAMS / str(number) for number in range(max(numbers, default=-1) + 1))
             report, layout = Report.from_json(record["report"]), Layout(document["layout"])
@@ -139,4 +148,4 @@ class SavedPieces:
 
 
 def _is_of_pieces(name: str, place: PurePosixPath) -> bool:
-    return name in (_REPORT, _TORCH) or place.parts[:1] == (_PROGRAMS,)
+    return name in (_REPORT, _TORCH, CONSTANTS) or place.parts[:1] == (_PROGRAMS,)

@@ -4,6 +4,7 @@ mugraph.json      the manifest: format, version, target, what the printer depend
 graph.json        the muGraph that runs          program.json   the original program
 certificate.json  what was proved, how           report.json    search statistics, candidates, calling convention
 placement.json    layouts, offsets of buffers    sources/       the generated kernels
+constants.json    values of its last inputs, where the function computes some of no tensor
 
 The hashes tell accidents from what was written, and are no signature. So nothing that runs rests on them: sources and placement
 are printed again from the muGraph (`mugraph.results.proof_bindings`), and the muGraph is tested against the program. Nothing in
@@ -16,14 +17,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from mugraph.errors import InvalidInput, StorageError, UntrustedSources
-from mugraph.frontend.calling import Positional, structure_of
+from mugraph.frontend.calling import Calling, Positional, SignatureRecord, structure_of
+from mugraph.frontend.saved_constants import (
+    SavedConstant,
+    check_last_inputs,
+    constants_from_json,
+    constants_to_json,
+    inputs_of,
+)
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.results.data import Candidate, Report, Result
@@ -38,8 +46,12 @@ from mugraph.version import __version__
 
 R = TypeVar("R", bound=Result)
 
-_FORMAT = 3
-_DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", PLACEMENT)
+_FORMAT = 4
+_OLDEST = 3
+"""Folders of this format have no constants, which are further inputs of what is loaded, and do not say how functions are called."""
+CONSTANTS = "constants.json"
+"""The file with what the function computes of no tensor, in folders that have any."""
+_DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", PLACEMENT, CONSTANTS)
 _OLD = "old"
 """What a result is called that is being replaced, until the newer one is in its place."""
 ONE_PROGRAM = "program"
@@ -138,9 +150,41 @@ class SavedProgram:
             candidates = tuple(Candidate.from_json(item) for item in record["candidates"])
             best = Candidate.measured(graph, certificate, record["best"])
             report = Report.from_json(record["report"])
-            return cls(manifest, files, program, best, candidates, report, Positional(program, record["structure"]))
+            constants = saved_constants(path, files, inputs_of(program))
+            signature = SignatureRecord.from_json(record.get("signature"))
+            calling = Positional(program, record["structure"], constants, signature)
+            return cls(manifest, files, program, best, candidates, report, calling)
         except (KeyError, TypeError) as error:
             raise InvalidInput(f"{path / 'report.json'} is incomplete or malformed ({error}); optimize and save again") from None
+
+
+def saved_constants(
+    path: Path, files: Mapping[str, str], inputs: Sequence[tuple[str, str, tuple[int, ...]]]
+) -> tuple[SavedConstant, ...]:
+    """The constants in a folder, which are the last of `inputs`: by name, PyTorch's name of the type, and shape.
+
+    Raises InvalidInput, naming the file and the constant, for others.
+    """
+    if CONSTANTS not in files:
+        return ()
+    try:
+        constants = constants_from_json(parsed(path, files, CONSTANTS))
+        check_last_inputs(constants, inputs)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path / CONSTANTS}: {error}") from None
+    return constants
+
+
+def constants_file(calling: Calling) -> dict[str, str]:
+    """The file of what a function computes of no tensor, by its name; none where there is nothing. Raises StorageError."""
+    constants = calling.constants
+    return {CONSTANTS: json_text(constants_to_json(constants))} if constants else {}
+
+
+def signature_to_json(calling: Calling) -> dict[str, Any] | None:
+    """How the function is called, as JSON values, where that is known."""
+    record = calling.signature_record
+    return None if record is None else record.to_json()
 
 
 def _check_proof(path: Path, program: Graph, graph: Graph, certificate: Certificate) -> None:
@@ -192,9 +236,10 @@ def check_manifest(path: Path, manifest: Any) -> None:
     number = manifest.get("format") if isinstance(manifest, dict) else None
     forms = {"files": dict, "origin": dict, "target": str, "version": str, "printer": dict}
     formed = isinstance(manifest, dict) and all(type(manifest.get(name)) is kind for name, kind in forms.items())
-    if type(number) is not int or (number == _FORMAT and not formed):
+    known = type(number) is int and _OLDEST <= number <= _FORMAT
+    if type(number) is not int or (known and not formed):
         raise InvalidInput(f"{path / MANIFEST} is not a manifest of format {_FORMAT}; optimize and save again with this version")
-    if number == _FORMAT:
+    if known:
         return
     version = manifest.get("version", "of unknown version")
     age, remedy = ("a newer", "use that") if number > _FORMAT else ("an older", "optimize and save again with this one")
@@ -206,6 +251,7 @@ def _contents(result: Result) -> dict[str, str]:
     record = {
         "report": result.report.to_json(),
         "structure": structure_of(result.calling, len(result.program.outputs)),
+        "signature": signature_to_json(result.calling),
         "best": result.best.measurements(),
         "candidates": [candidate.to_json() for candidate in result.candidates],
     }
@@ -215,7 +261,7 @@ def _contents(result: Result) -> dict[str, str]:
         "certificate.json": json_text(result.certificate.to_json()),
         "report.json": json_text(record),
     }
-    return files | printed(result.sources, result.executable.placement)
+    return files | constants_file(result.calling) | printed(result.sources, result.executable.placement)
 
 
 def _exchange(path: Path, new: Path, old: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from mugraph.frontend import require_torch
+from mugraph.frontend.calling import Calling
 from mugraph.results.coverage import of_program
 from mugraph.results.cuda_graphs import Graphed
 from mugraph.results.data import Candidate, Result
@@ -27,6 +31,11 @@ class Superoptimized(Result):
         """The results of distinct programs: this one."""
         return (self,)
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of all tensors that kernels are given, those that the function brings along being the last ones."""
+        return tuple(self.program.input_names)
+
     def with_best(self, candidate: Candidate) -> Superoptimized:
         """The result with another of its `candidates` as the best one, compiled; what was measured of whole calls is left out."""
         others = (each for each in self.candidates if each is not candidate)
@@ -35,6 +44,26 @@ class Superoptimized(Result):
         return Superoptimized(
             self.program, candidate, (candidate, *others), report, executable, self.calling, self.target, self.origin
         )
+
+    def bound_to(self, module: Callable[..., Any]) -> Superoptimized:
+        """The result called as `module`, the module or function that it was made of: with its arguments alone.
+
+        Parameters, buffers and what a function closes over are those of `module` by their names, on the device where they are,
+        as they are in each call. So a result that was saved elsewhere, and loaded, is called as the one that was saved; that
+        `module` computes the same `mugraph verify --certificate` decides, and nothing here. Raises InvalidInput and
+        ShapeMismatch, naming the first argument or tensor of another name, shape or dtype, and InvalidInput for what is of no
+        function.
+        """
+        require_torch("to bind a result to a module")
+        from mugraph.frontend.binding import bound_calling, inputs_of  # loads PyTorch
+
+        calling = bound_calling(self.calling, inputs_of(self.program), len(self.program.outputs), module)
+        return self.called_by(calling)
+
+    def called_by(self, calling: Calling) -> Superoptimized:
+        """The same result, called otherwise."""
+        given = self.program, self.best, tuple(self.candidates), self.report, self.executable
+        return Superoptimized(*given, calling, self.target, self.origin)
 
     def graphed(self, device: int | None = None, *, static_outputs: bool = False) -> Graphed:
         """The result as a CUDA graph on a GPU, by default torch's current one; see `mugraph.results.cuda_graphs.Graphed`.
@@ -71,7 +100,7 @@ def load_program(path: str | Path, trust_sources: bool = False) -> Superoptimize
     """Read back the folder that a result of one program was saved to, and compile its muGraph for this machine.
 
     The result is called with one tensor per input of its program, in order: the function's tensors first, then the
-    parameters of a module. The saved sources must be what the muGraph gives when it is printed again, and the muGraph is tested
+    parameters of a module; or, as the function itself, where it is `bound_to` that. The saved sources must be what the muGraph gives when it is printed again, and the muGraph is tested
     against the program for up to a second, before anything is compiled. `trust_sources` instead compiles the sources as
     they are, which is right for folders that nobody else could write to, and needed for those of another version.
 

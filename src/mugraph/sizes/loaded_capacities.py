@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calling import ArgumentsAlone, Calling
+from mugraph.frontend.saved_constants import SavedConstant
 from mugraph.ir.dtypes import DType
 from mugraph.results.data import Shared
 from mugraph.results.serialization import CAPACITIES
@@ -36,14 +37,28 @@ negative numbers is found."""
 
 @dataclass(frozen=True, slots=True)
 class _InOrder(ArgumentsAlone):
-    """How a program is called with the arguments of a masked graph, in the order of these."""
+    """How a program is called with the arguments of a masked graph, in the order of these; its constants come by themselves."""
 
     program: Calling
     pick: Callable[[Sequence[Any]], tuple[Any, ...]]
 
+    @property
+    def constants(self) -> tuple[SavedConstant, ...]:
+        """Those of the program."""
+        return self.program.constants
+
+    @property
+    def captured(self) -> Sequence[Any]:
+        """Those of the program."""
+        return self.program.captured
+
+    def captured_beside(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Those of the program."""
+        return self.program.captured_beside(tensors)
+
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """The program's inputs, if there are no other arguments."""
-        return None if kwargs else self.pick(args)
+        return None if kwargs else self.program.plain(self.pick(args), kwargs)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The program's inputs; raises what that of the program raises."""
@@ -91,14 +106,14 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedCapacities:
     largest = made[max(made)].program
     try:
         for capacity, each in made.items():
-            saved.check(capacity, each.program, largest)
+            saved.check(capacity, each, largest)
         masked = saved.calls(largest)
     except (InvalidInput, ValueError, IndexError) as error:
         raise InvalidInput(f"{folder / document_of(CAPACITIES)} does not fit the programs beside it: {error}") from None
     calls = CapacityCalls(masked, seconds={capacity: dict(seconds) for capacity, seconds in saved.seconds.items() if seconds})
     pick = picked(saved.arguments)
     for capacity, each in made.items():
-        result = _called_by(each, _InOrder(each.calling, pick))
+        result = each.called_by(_InOrder(each.calling, pick))
         if not calls.take(capacity, result, calls.growing(capacity, result)):
             raise InvalidInput(f"{folder}: what lies behind the elements reaches results of capacity {capacity}; do not use it")
     for less, more in itertools.pairwise(sorted(made)):
@@ -106,12 +121,6 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedCapacities:
         if any(_differ(calls, less, more, size) for size in sizes if saved.dim.low <= size <= saved.dim.high):
             raise InvalidInput(f"{folder}: capacities {less} and {more} have different results; do not use it")
     return LoadedCapacities(saved, calls)
-
-
-def _called_by(result: Superoptimized, calling: _InOrder) -> Superoptimized:
-    """A result that is called otherwise."""
-    given = result.program, result.best, tuple(result.candidates), result.report, result.executable
-    return Superoptimized(*given, calling, result.target, result.origin)
 
 
 def _differ(calls: CapacityCalls[MaskedCalls], one: int, other: int, size: int) -> bool:

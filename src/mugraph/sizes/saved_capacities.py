@@ -22,14 +22,16 @@ from torch.utils._pytree import tree_flatten, tree_structure
 
 from mugraph.errors import InvalidInput, StorageError
 from mugraph.frontend import trace
-from mugraph.frontend.calling import filled, structure_of
+from mugraph.frontend.calling import Calling, filled, structure_of
 from mugraph.frontend.comparison import as_stored
 from mugraph.frontend.masked_axis import Place, SlotPlaces, Slots
+from mugraph.frontend.saved_constants import SavedConstant
 from mugraph.frontend.torch_casts import TORCH_DTYPES, widened
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Shape
 from mugraph.results.places import check_replaceable
 from mugraph.results.serialization import CAPACITIES
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.sizes import range_folder
 from mugraph.sizes.capacity_calls import CapacityCalls
 from mugraph.sizes.dims import Dim, Dynamic
@@ -52,7 +54,7 @@ def save(path: Path, table: CapacityCalls[MaskedFunction], dynamic: Dynamic, cla
             f"no kernels hold {masked.dim.name} from {largest + 1} to {masked.dim.high}, where the function itself is called; "
             "declare a smaller range, or save the results in `capacities.kernels`"
         )
-    orders = [argument_numbers(made.calling, masked.arguments(capacity)) for capacity, made in table.kernels.items()]
+    orders = [_given_numbers(made.calling, masked.arguments(capacity)) for capacity, made in table.kernels.items()]
     order = _with_captured(orders[0], len(masked.inputs))
     if any(other != orders[0] for other in orders) or sorted(order) != list(range(len(order))):
         raise StorageError(
@@ -70,6 +72,12 @@ def save(path: Path, table: CapacityCalls[MaskedFunction], dynamic: Dynamic, cla
         "seconds": {str(capacity): _by_text(table.seconds.get(capacity, {})) for capacity in sorted(table.kernels)},
     }
     return range_folder.save(path, CAPACITIES, record, table.kernels)
+
+
+def _given_numbers(calling: Calling, arguments: Sequence[torch.Tensor]) -> list[int | None]:
+    """For each input of a program but its constants, which are saved with it, which argument it is; None for what is captured."""
+    numbers = argument_numbers(calling, arguments)
+    return numbers[: len(numbers) - len(calling.constants)]
 
 
 def _with_captured(order: Sequence[int | None], inputs: int) -> list[int]:
@@ -139,16 +147,20 @@ class SavedCapacities:
         leaves, results = tree_flatten(filled(self.structure, list(range(len(self.places.outputs)))))
         if leaves != list(range(len(self.places.outputs))):
             raise InvalidInput("its outputs have no structure of tensors; optimize and save again")
-        given = {number: node.output for number, node in zip(self.arguments, program.inputs(), strict=True)}
+        given = {number: node.output for number, node in zip(self.arguments, program.inputs(), strict=False)}
         generator = torch.Generator().manual_seed(0)
         inputs = tuple(_example(given[number].shape, given[number].dtype, generator) for number in range(len(self.places.inputs)))
         return MaskedCalls(self.dim, self.places, inputs, tree_structure((inputs, {})), results)
 
-    def is_at(self, capacity: int, program: Graph, masked: MaskedFunction) -> bool:
-        """Whether a program is what a function's masked graph is at a capacity, and is called and returns as is said here."""
+    def is_at(self, capacity: int, program: Graph, constants: Sequence[SavedConstant], masked: MaskedFunction) -> bool:
+        """Whether a program with these constants is what a function's masked graph is at a capacity, and is called and returns
+        as is said here. Folders of the format before have constants among the arguments."""
         arguments = masked.arguments(capacity)
         traced = trace(masked.at_capacity(capacity), tuple(arguments))
-        order = _with_captured(argument_numbers(traced, arguments), len(masked.inputs))
+        numbers = argument_numbers(traced, arguments) if not constants else _given_numbers(traced, arguments)
+        if constants and tuple(constants) != traced.constants:
+            return False
+        order = _with_captured(numbers, len(masked.inputs))
         brought = (None,) * (len(self.places.inputs) - len(masked.inputs))
         graph = masked.graph
         theirs = SlotPlaces((*graph.inputs, *brought), graph.slots, graph.counts, graph.outputs)
@@ -156,12 +168,16 @@ class SavedCapacities:
             return False
         return bool(verify_graphs(*as_stored(traced.graph, program)).equivalent)
 
-    def check(self, capacity: int, program: Graph, largest: Graph) -> None:
+    def check(self, capacity: int, made: Superoptimized, largest: Graph) -> None:
         """Raise InvalidInput unless a program has tensors of the shapes and types that are said here, and as that of the largest
-        capacity has."""
+        capacity has; and constants behind them."""
+        program = made.program
+        if len(program.inputs()) != len(self.arguments) + len(made.calling.constants):
+            raise InvalidInput(f"the program of capacity {capacity} takes {len(program.inputs())} tensors")
         slots, most = capacity + self.places.more, max(self.programs) + self.places.more
         behind = [*[(DType.BOOL, (slots,))] * len(self.places.slots), *[(DType.FP32, (1,))] * len(self.places.counts)]
-        inputs = [(node.output, other.output) for node, other in zip(program.inputs(), largest.inputs(), strict=True)]
+        given = zip(program.inputs(), largest.inputs(), strict=False)  # capacities may have constants of their own
+        inputs = [(node.output, other.output) for node, other in itertools.islice(given, len(self.arguments))]
         outputs = zip(program.output_tensors, largest.output_tensors, self.places.outputs, strict=True)
         pairs = [(ours, theirs, place) for ours, theirs, place in outputs]
         for number, (ours, theirs) in zip(self.arguments, inputs, strict=True):

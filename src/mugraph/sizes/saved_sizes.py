@@ -18,6 +18,7 @@ from typing import Any
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import filled, structure_of
+from mugraph.frontend.saved_constants import ConstantsBeside
 from mugraph.results.data import Shared
 from mugraph.results.places import check_replaceable
 from mugraph.results.serialization import RANGE
@@ -81,19 +82,21 @@ class SavedSizes:
 
 
 class LoadedSizes(Shared):
-    """What `DynamicSuperoptimized.load` reads: call it with one tensor per input, in order, of any size in the range."""
+    """What `DynamicSuperoptimized.load` reads: call it with one tensor per input, in order, of any size in the range; what the
+    function computes of no tensor is saved with it."""
 
     def __init__(self, saved: SavedSizes, table: Mapping[int, Superoptimized], places: SlicedProgram) -> None:
         self.dim, self.claim, self.costs = saved.dim, saved.claim, saved.costs
         self.table = dict(table)
         self._structure, self._inputs, self._places = saved.structure, saved.inputs, places
+        self._constants = ConstantsBeside(table[max(table)].calling.constants)
         self._runs: dict[int, Callable[..., Any]] = {}
 
     def __call__(self, *tensors: Any) -> Any:
         """The outputs in the structure that the function returned them; raises ShapeMismatch and InvalidInput."""
         number, place = next((number, place) for number, place in enumerate(self._inputs) if place is not None)
         if number >= len(tensors):
-            raise InvalidInput(f"call with {len(self._inputs)} tensors")
+            raise InvalidInput(f"call with {len(self._inputs) - len(self._constants.saved)} tensors")
         shape = getattr(tensors[number], "shape", ())
         if place >= len(shape):
             raise ShapeMismatch(f"input {number} has no dimension {place}, which is {self.dim.name}")
@@ -115,7 +118,7 @@ class LoadedSizes(Shared):
             shape if place is None else (*shape[:place], size, *shape[place + 1 :])
             for shape, place in zip(shapes, self._inputs, strict=True)
         ]
-        calling = _AtSize(tuple(wanted), self._structure)
+        calling = _AtSize(tuple(wanted[: len(wanted) - len(self._constants.saved)]), self._structure, self._constants)
         return Covering(calling, self._inputs, self._places, size, chunks, self.table)
 
     def __repr__(self) -> str:
@@ -126,22 +129,23 @@ class LoadedSizes(Shared):
 
 @dataclass(frozen=True, slots=True)
 class _AtSize:
-    """One tensor per input, of these shapes; outputs in a structure that is known as JSON."""
+    """One tensor per input, of these shapes, and then constants; outputs in a structure that is known as JSON."""
 
     shapes: tuple[tuple[int, ...], ...]
     structure: Any
+    constants: ConstantsBeside
 
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Shapes are looked at in every call."""
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The tensors; raises InvalidInput and ShapeMismatch where they do not fit."""
+        """The tensors and the constants; raises InvalidInput and ShapeMismatch where they do not fit."""
         if kwargs or len(args) != len(self.shapes):
             raise InvalidInput(f"call with {len(self.shapes)} tensors, in order")
         for number, (tensor, shape) in enumerate(zip(args, self.shapes, strict=True)):
             if tuple(getattr(tensor, "shape", ())) != shape:
                 raise ShapeMismatch(f"input {number} has shape {list(getattr(tensor, 'shape', ()))}, wanted is {list(shape)}")
-        return list(args)
+        return [*args, *self.constants(args)]
 
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
         """The outputs in their structure."""
@@ -153,7 +157,12 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedSizes:
     saved = SavedSizes.of(folder)
     table = {size: load_program(place, trust_sources) for size, place in saved.programs.items()}
     largest = SlicedProgram.of(table[max(table)].program, saved.inputs)
+    constants = table[max(table)].calling.constants
+    if any(place is not None for place in saved.inputs[len(saved.inputs) - len(constants) :]):
+        raise InvalidInput(f"{folder}: a constant has the dimension {saved.dim.name}; do not use it")
     for size, result in table.items():
+        if result.calling.constants != constants:
+            raise InvalidInput(f"{folder}: size {size} has other constants than {max(table)}; do not use it")
         if not (largest.is_computed_by(result.program, saved.inputs) and largest.is_acted_on_by(result.graph, saved.inputs)):
             raise InvalidInput(f"{folder}: the program of size {size} is not that of the others, slice by slice; do not use it")
     return LoadedSizes(saved, table, largest)

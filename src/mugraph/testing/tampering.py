@@ -227,7 +227,7 @@ def _manifest(folder: Path, rng: random.Random) -> Iterator[Tampering]:
 
 
 _TEXTS: dict[str, Callable[[bytes], bytes]] = {
-    "format twice": lambda text: text.replace(b"{", b'{"format": 3,', 1),
+    "format twice": lambda text: text.replace(b"{", b'{"format": 4,', 1),
     "files twice": lambda text: text.replace(b"{", b'{"files": {},', 1),
     "nested without end": lambda text: b"[" * 10**5,
     "a number of many digits": lambda text: text.replace(b"{", b'{"large": ' + b"9" * 10**4 + b",", 1),
