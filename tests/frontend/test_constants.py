@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -63,6 +62,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda q, k, v: torch.where(torch.ones(6, 6).triu(1) > 0, -math.inf, scores(q, k)).softmax(-1) @ v, (Q, K, V)
     ),
     "filled with a number": (lambda x: x.masked_fill(torch.arange(8) > 4, 2.5), (X,)),
+    "chosen from a number and infinity": (lambda x: torch.where(torch.arange(8) > 4, x, math.inf), (X,)),
     "chosen from two": (lambda x, y: torch.where(torch.arange(8) > 4, x, y), (X, Y)),
     "lower triangle": (lambda x: torch.tril(x), (X,)),
     "upper triangle": (lambda x: torch.triu(x, 2).exp(), (X,)),
@@ -119,6 +119,16 @@ def test_what_is_not_chosen_must_be_finite() -> None:
     assert torch.equal(result[:, :7], torch.tril(X)[:, :7])
 
 
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_are_only_where_they_are_chosen(number: float) -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(8) > 4, x, number)
+
+    traced = trace(chosen, (X,))
+    (result,) = run(traced.graph, traced.flatten((X,), {}))
+    torch.testing.assert_close(torch.as_tensor(result), chosen(X), equal_nan=True)
+
+
 def test_causal_attention_is_the_softmax_that_one_writes() -> None:
     def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return (q @ k.mT * 0.5).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -math.inf).softmax(-1) @ v
@@ -134,8 +144,7 @@ def test_kernels_of_causal_attention(tmp_path: Any) -> None:
     wanted = FUNCTIONS["causal"][0](*inputs)
     torch.testing.assert_close(opt(*inputs), wanted, rtol=1e-5, atol=1e-5)
     again = mugraph.load(opt.save(tmp_path / "causal"))
-    mask = torch.from_numpy(np.triu(np.full((6, 6), -np.inf, np.float32), 1))
-    torch.testing.assert_close(again(*inputs, mask), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(again(*inputs), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_constants_lie_where_the_tensors_of_a_call_do_and_parameters_where_they_are() -> None:

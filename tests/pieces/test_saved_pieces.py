@@ -36,7 +36,8 @@ def test_results_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(5)
         wanted = opt.cut.recorded.calling.unflatten(opt.outputs(list(tensors)))
-    same(called(back, again), [*torch.utils._pytree.tree_leaves(wanted), *tensors])
+    given = again[: len(again) - len(back.calling.constants)]
+    same([*called(back, given), *again[len(given) :]], [*torch.utils._pytree.tree_leaves(wanted), *tensors])
     back.save(tmp_path / "again")
     for file in ("torch.json", "mugraph.json"):
         assert (tmp_path / "again" / file).read_text() == (tmp_path / "saved" / file).read_text()

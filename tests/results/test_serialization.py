@@ -228,10 +228,10 @@ def replace_documents(folder: Path, documents: dict[str, Any]) -> None:
     edit_manifest(folder, files=files)
 
 
-@pytest.mark.parametrize(("number", "age"), [(2, "an older"), (4, "a newer")])
+@pytest.mark.parametrize(("number", "age"), [(2, "an older"), (5, "a newer")])
 def test_another_format_is_named_as_older_or_newer(saved: Path, number: int, age: str) -> None:
     edit_manifest(saved, format=number)
-    with pytest.raises(InvalidInput, match=rf"was written by {age} mugraph \({mugraph.__version__}, format {number}, here 3\)"):
+    with pytest.raises(InvalidInput, match=rf"was written by {age} mugraph \({mugraph.__version__}, format {number}, here 4\)"):
         mugraph.load(saved)
 
 
@@ -293,7 +293,7 @@ def test_missing_file_is_named(saved: Path) -> None:
         mugraph.load(saved)
 
 
-@pytest.mark.parametrize("content", ["not JSON", "[]", '{"format": 99}', '{"format": 3, "files": {"../../etc/passwd": ""}}'])
+@pytest.mark.parametrize("content", ["not JSON", "[]", '{"format": 99}', '{"format": 4, "files": {"../../etc/passwd": ""}}'])
 def test_bad_manifests_are_refused(saved: Path, content: str) -> None:
     (saved / MANIFEST).write_text(content)
     with pytest.raises(InvalidInput, match=MANIFEST):
@@ -355,14 +355,14 @@ def test_a_report_that_no_result_has_is_refused_when_it_is_read(saved: Path, nam
 def test_a_target_that_is_no_text_is_refused(saved: Path) -> None:
     manifest = json.loads((saved / MANIFEST).read_text())
     (saved / MANIFEST).write_text(json.dumps({**manifest, "target": 3}))
-    with pytest.raises(InvalidInput, match="is not a manifest of format 3"):
+    with pytest.raises(InvalidInput, match="is not a manifest of format 4"):
         mugraph.load(saved)
 
 
 def test_an_origin_that_is_no_object_is_refused(saved: Path) -> None:
     manifest = json.loads((saved / MANIFEST).read_text())
     (saved / MANIFEST).write_text(json.dumps({**manifest, "origin": 3}))
-    with pytest.raises(InvalidInput, match="is not a manifest of format 3"):
+    with pytest.raises(InvalidInput, match="is not a manifest of format 4"):
         mugraph.load(saved)
 
 

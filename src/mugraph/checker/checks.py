@@ -133,7 +133,7 @@ class _Check:
         with self._part("program"):
             program = _graph(saved, "program.json", certificate, "left")
             constants = check_constants(saved, program)
-        brought = f"; {constants} of its inputs are constants beside it" if constants else ""
+        brought = f"; values beside it are of its last inputs ({constants})" if constants else ""
         self._checked("program", f"shapes and types inferred again; the graph that the certificate calls left{brought}")
         with self._part("graph"):
             graph = _graph(saved, "graph.json", certificate, "right")

@@ -13,9 +13,17 @@ from mugraph.checker.tensors import Array
 
 _FILE = "constants.json"
 _TYPES = {
-    **{"fp16": ("float16", 2), "bf16": ("bfloat16", 2), "fp32": ("float32", 4), "fp64": ("float64", 8), "bool": ("bool", 1)},
-    **{"int8": ("int8", 1), "uint8": ("uint8", 1), "e4m3fn": ("float8_e4m3fn", 1), "e5m2": ("float8_e5m2", 1)},
-    **{"int32": ("int32", 4), "int64": ("int64", 8)},
+    "fp16": ("float16", 2),
+    "bf16": ("bfloat16", 2),
+    "fp32": ("float32", 4),
+    "fp64": ("float64", 8),
+    "bool": ("bool", 1),
+    "int8": ("int8", 1),
+    "uint8": ("uint8", 1),
+    "e4m3fn": ("float8_e4m3fn", 1),
+    "e5m2": ("float8_e5m2", 1),
+    "int32": ("int32", 4),
+    "int64": ("int64", 8),
 }
 """What the file calls the types of programs, and the bytes of their elements."""
 _LARGEST = 2**29

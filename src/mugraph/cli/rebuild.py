@@ -32,7 +32,7 @@ def rebuild(
     device_for(target)
     check_replaceable(output)
     import mugraph
-    from mugraph.cli.output import print_result, result_json
+    from mugraph.cli.output import called_text, print_result, result_json
     from mugraph.selection.whole_programs import evidence_of
     from mugraph.support.progress import Reporter
 
@@ -53,4 +53,5 @@ def rebuild(
     else:
         print_result(opt)
         print(f"\nsaved to {output} for {opt.target}; read it back with mugraph.load({str(output)!r})")
+        print(called_text(opt))
     return 0

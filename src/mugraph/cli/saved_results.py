@@ -42,7 +42,7 @@ def show(
 ) -> int:
     """Print a saved result, and open its page where there is a browser, or write the page."""
     from mugraph.api import load
-    from mugraph.cli.output import print_result, result_json
+    from mugraph.cli.output import called_text, print_result, result_json
 
     opt = load(folder, trust_sources)
     if html is not None:
@@ -57,6 +57,7 @@ def show(
         print(json.dumps(result_json(opt)))
         return 0
     print_result(opt)
+    print(called_text(opt))
     if sources:
         for name, text in opt.sources.items():
             print(f"\n--- {name}\n{text}")

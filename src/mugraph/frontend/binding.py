@@ -57,7 +57,9 @@ def bound_calling(calling: Calling, inputs: Sequence[Input], outputs: int, modul
     if record is None:
         raise InvalidInput("the result does not say how its function is called; save one of a PyTorch function with this version")
     if record.arguments is None:
-        raise InvalidInput(f"arguments of {record.function} are objects that a folder does not describe; call with tensors in order")
+        raise InvalidInput(
+            f"arguments of {record.function} are objects that a folder does not describe; call with tensors in order"
+        )
     count = len(inputs) - len(record.captured) - len(constants)
     if count < 0 or len(record.strides) != len(inputs):
         raise InvalidInput(f"what is said of the inputs of {record.function} does not fit them; optimize and save again")
@@ -124,5 +126,7 @@ def _results(calling: Calling, outputs: int) -> Results:
     """Where what is called has its outputs."""
     slots = [Slot(number) for number in range(outputs)]
     leaves, tree = tree_flatten(filled(structure_of(calling, outputs), slots))
-    places = [Place(number=leaf.number, copied=leaf.copied) if isinstance(leaf, Slot) else Place(constant=leaf) for leaf in leaves]
+    places = [
+        Place(number=leaf.number, copied=leaf.copied) if isinstance(leaf, Slot) else Place(constant=leaf) for leaf in leaves
+    ]
     return Results(tree, tuple(places))

@@ -407,7 +407,9 @@ class FunctionCalling:
             arguments = described(self.arguments.call(_given, slots))
         except InvalidInput:  # there are objects among them
             arguments = None
-        names = ([] if source.constant else [way.name for way in source.origins] for source in self.sources if not source.computed)
+        names = (
+            [] if source.constant else [way.name for way in source.origins] for source in self.sources if not source.computed
+        )
         return SignatureRecord(self.name, arguments, tuple(tuple(dict.fromkeys(each)) for each in names), self.strides)
 
     @property

@@ -63,7 +63,9 @@ class SavedConstant:
 
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in _BYTES or sys.byteorder != "little":
-            raise StorageError(f"{name}, which the function computes of no tensor, is {dtype} and cannot be saved; make it an argument")
+            raise StorageError(
+                f"{name}, which the function computes of no tensor, is {dtype} and cannot be saved; make it an argument"
+            )
         _expect_size(name, tensor.numel() * _BYTES[dtype], StorageError)
         with torch.inference_mode(False), torch.no_grad():
             plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
@@ -86,7 +88,9 @@ class SavedConstant:
             _expect_size(name, size, InvalidInput)
             content = _decompressed(base64.b64decode(text, validate=True), size)
         except (KeyError, TypeError, ValueError, binascii.Error, zlib.error) as error:
-            raise InvalidInput(f"constant {name} is malformed ({type(error).__name__}: {error}); do not use this result") from None
+            raise InvalidInput(
+                f"constant {name} is malformed ({type(error).__name__}: {error}); do not use this result"
+            ) from None
         if dtype == "bool" and content.strip(b"\0\1"):
             raise InvalidInput(f"constant {name} has booleans that are neither 0 nor 1; do not use this result")
         return cls(name, dtype, tuple(shape), content)

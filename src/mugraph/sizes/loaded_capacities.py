@@ -21,7 +21,7 @@ from mugraph.frontend.saved_constants import SavedConstant
 from mugraph.ir.dtypes import DType
 from mugraph.results.data import Shared
 from mugraph.results.serialization import CAPACITIES
-from mugraph.results.superoptimized import Superoptimized, load_program
+from mugraph.results.superoptimized import load_program
 from mugraph.sizes.capacity_calls import CapacityCalls, looked_at
 from mugraph.sizes.chunk_plans import ChunkPlan
 from mugraph.sizes.masked_calls import MaskedCalls

@@ -32,7 +32,7 @@ from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
 from mugraph.targets.machine import machine_for
 from targets.cuda.stub import torch_side
-from targets.cuda.stub.programs import DIVIDED, SHAPE, TARGET, built
+from targets.cuda.stub.programs import DIVIDED, GRAPHS, SHAPE, TARGET, built
 from targets.cuda.stub.torch_side import DRIVER, at_offset, on
 
 FOLDER = Path(os.environ["STUB_KERNELS"])
@@ -542,6 +542,22 @@ def test_constants_of_a_function_lie_where_the_tensors_of_a_call_do(device: int)
     graphed = opt.graphed(device)
     graphed(on(device, x))
     graphed(on(device, x))
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_saved_constants_lie_where_the_tensors_of_a_call_do(device: int) -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(torch.tanh(x) @ torch.arange(4096.0).reshape(64, 64))
+
+    called = traced(product, torch.randn(64, 64))
+    saved = result("mixed", Positional(GRAPHS["mixed"], {"output": 0}, called.constants, called.signature_record))
+    DRIVER.stub_copies(4 * 64 * 64)
+    x, w = torch.randn(64, 64), torch.arange(4096.0).reshape(64, 64)
+    for opt in (saved, saved.bound_to(product)):
+        for _ in range(2):
+            y = opt(on(device, x))
+            assert y.device == torch.device("cuda", device)
+            torch.testing.assert_close(held(y), x @ w)
 
 
 @pytest.mark.parametrize("device", [1, 0])
