@@ -56,12 +56,9 @@ class Tied(nn.Module):
         return self.head(mixed), torch.where(seen, torch.arange(8), -1).sort().values, tokens[torch.tensor([1, 0])]
 
 
-def optimized(module: nn.Module, x: torch.Tensor, **settings: Any) -> mugraph.Superoptimized:
+def optimized(module: nn.Module, x: torch.Tensor) -> mugraph.Superoptimized:
     with torch.no_grad():
-        opt: mugraph.Superoptimized = mugraph.superoptimize(
-            module.eval(), (x,), budget=30.0, profile=False, cache="off", **settings
-        )
-    return opt
+        return mugraph.superoptimize(module.eval(), (x,), budget=30.0, profile=False, cache="off")
 
 
 def same(result: Any, module: Any, *inputs: Any) -> None:
@@ -242,9 +239,15 @@ def test_a_malformed_signature_is_refused(folder: Path, tmp_path: Path, entry: d
 
 @pytest.mark.parametrize(
     "entry",
-    [{"arguments": {"output": 0}}, {"arguments": {"tuple": [{"tuple": [{"output": 7}]}, {"dict": {}}]}},
-     {"captured": [["a"]] * 9}, {"arguments": {"tuple": [{"tuple": [{"copy": 0}]}, {"dict": {}}]}}, {"captured": [[], [], []]}, {"arguments": None}],
-)  # fmt: skip
+    [
+        {"arguments": None},
+        {"arguments": {"output": 0}},
+        {"arguments": {"tuple": [{"tuple": [{"output": 7}]}, {"dict": {}}]}},
+        {"arguments": {"tuple": [{"tuple": [{"copy": 0}]}, {"dict": {}}]}},
+        {"captured": [["a"]] * 9},
+        {"captured": [[], [], []]},
+    ],
+)
 def test_a_signature_that_does_not_fit_binds_nothing(folder: Path, tmp_path: Path, entry: dict[str, Any]) -> None:
     loaded = mugraph.load(changed(folder, tmp_path / "forged", "report.json", lambda read: read["signature"].update(entry)))
     with pytest.raises(InvalidInput):

@@ -1,5 +1,4 @@
-"""A saved result called as the function that it was made of, with the parameters and buffers of a module, or what a function closes
-over.
+"""A saved result called as the function that it was made of, with the parameters of a module, or what a function closes over.
 
 The folder says how the function is called, and by which names it reaches the tensors that it brings along
 (`mugraph.frontend.calling.SignatureRecord`); those of the module that have these names now, and whenever it is called, are read.

@@ -66,7 +66,7 @@ class Calling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SignatureRecord:
-    """How a function of PyTorch is called, as JSON can say it: what `mugraph.frontend.binding` takes to bind a result to a module."""
+    """How a function of PyTorch is called, as JSON can say it: by this results are bound to modules (`mugraph.frontend.binding`)."""
 
     function: str
     """Its name."""
@@ -167,7 +167,7 @@ class Positional:
         return self._beside(tensors)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments, checked against the inputs' shapes, and the constants; raises InvalidInput for anything that has none."""
+        """The arguments, checked against the inputs' shapes, and the constants; raises InvalidInput for what has no shape."""
         if kwargs or len(args) != len(self._inputs):
             names = ", ".join(name for name, _ in self._inputs)
             raise InvalidInput(f"call with {len(self._inputs)} tensors in this order: {names}")

@@ -48,8 +48,8 @@ _LARGEST_TEXT = 1 << 27
 
 @dataclass(frozen=True, slots=True)
 class SavedConstant:
-    """A tensor that a function computes of no tensor: the name of the input that it is, PyTorch's name of its type, its shape, and
-    the bytes of its elements."""
+    """A tensor that a function computes of no tensor: the name of its input, PyTorch's name of its type, its shape, and the bytes
+    of its elements."""
 
     name: str
     dtype: str

@@ -48,7 +48,7 @@ R = TypeVar("R", bound=Result)
 
 _FORMAT = 4
 _OLDEST = 3
-"""Folders of this format have no constants, which are further inputs of what is loaded, and do not say how functions are called."""
+"""Folders of this format have no constants, which are inputs like others there, and do not say how functions are called."""
 CONSTANTS = "constants.json"
 """The file with what the function computes of no tensor, in folders that have any."""
 _DOCUMENTS = ("program.json", "graph.json", "certificate.json", "report.json", PLACEMENT, CONSTANTS)

@@ -100,9 +100,10 @@ def load_program(path: str | Path, trust_sources: bool = False) -> Superoptimize
     """Read back the folder that a result of one program was saved to, and compile its muGraph for this machine.
 
     The result is called with one tensor per input of its program, in order: the function's tensors first, then the
-    parameters of a module; or, as the function itself, where it is `bound_to` that. The saved sources must be what the muGraph gives when it is printed again, and the muGraph is tested
-    against the program for up to a second, before anything is compiled. `trust_sources` instead compiles the sources as
-    they are, which is right for folders that nobody else could write to, and needed for those of another version.
+    parameters of a module; or as the function itself, once it is `bound_to` that. What the function computes of no tensor is in
+    the folder. The saved sources must be what the muGraph gives when it is printed again, and the muGraph is tested against the
+    program for up to a second, before anything is compiled. `trust_sources` instead compiles the sources as they are, which is
+    right for folders that nobody else could write to, and needed for those of another version.
 
     Raises InvalidInput naming the file when a file was changed, is missing, contradicts another or is from another format;
     UntrustedSources for sources that are not those of the muGraph; StorageError when a file cannot be read.
