@@ -422,11 +422,12 @@ def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
     """Read back the folder that `save` of a result wrote, and compile its muGraphs for this machine.
 
     The result is called with one tensor per input, in order: the function's tensors first, then the parameters of a module; or as
-    the function itself, with the parameters of a module that is here: `load(path).bound_to(module)`. What the function computes of
-    no tensor, such as a causal mask, is in the folder. The saved sources must be what the muGraphs give when they are printed again, and each muGraph is tested against its program for
-    up to a second, before anything is compiled. `trust_sources` instead compiles the sources as they are, which is right for
-    folders that nobody else could write to, and needed for those of another version. Where PyTorch runs parts of the function, it
-    is needed here too, and each program must be what the calls of PyTorch that it stands for are converted to here.
+    the function itself, with the parameters of a module that is here: `load(path).bound_to(module)`. What the function computes
+    of no tensor, such as a causal mask, is in the folder. The saved sources must be what the muGraphs give when they are printed
+    again, and each muGraph is tested against its program for up to a second, before anything is compiled. `trust_sources` instead
+    compiles the sources as they are, which is right for folders that nobody else could write to, and needed for those of another
+    version. Where PyTorch runs parts of the function, it is needed here too, and each program must be what the calls of PyTorch
+    that it stands for are converted to here.
 
     Raises InvalidInput naming the file when a file was changed, is missing, contradicts another or is from another format;
     UntrustedSources for sources that are not those of the muGraph; StorageError when a file cannot be read.

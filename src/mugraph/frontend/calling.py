@@ -66,7 +66,7 @@ class Calling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SignatureRecord:
-    """How a function of PyTorch is called, as JSON can say it: by this results are bound to modules (`mugraph.frontend.binding`)."""
+    """How a function of PyTorch is called, as JSON can say it: results are bound by it (`mugraph.frontend.binding`)."""
 
     function: str
     """Its name."""

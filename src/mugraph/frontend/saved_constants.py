@@ -40,6 +40,7 @@ TORCH_NAMES: Mapping[DType, str] = {
 """PyTorch's names of the types that programs have."""
 _BYTES = {name: dtype.bytes for dtype, name in TORCH_NAMES.items()} | {"int16": 2, "complex64": 8, "complex128": 16}
 """Bytes of an element of what is saved, by PyTorch's name of its type."""
+_NOT_NUMPYS = {name for dtype, name in TORCH_NAMES.items() if not dtype.is_numpys}
 _LARGEST = 1 << 29
 """Bytes of a function's constants, all together."""
 _LARGEST_TEXT = 1 << 27
@@ -107,11 +108,9 @@ class SavedConstant:
 
     def array(self) -> np.ndarray[Any, Any]:
         """The constant as a NumPy array; raises InvalidInput where NumPy has no such type."""
-        try:
-            dtype = np.dtype(self.dtype)
-        except TypeError:
-            raise InvalidInput(f"NumPy has no {self.dtype} arrays, as the constant {self.name} is; pass torch tensors") from None
-        return np.frombuffer(bytearray(self.content), dtype).reshape(self.shape)
+        if self.dtype in _NOT_NUMPYS:
+            raise InvalidInput(f"NumPy has no {self.dtype} arrays, as the constant {self.name} is; pass torch tensors")
+        return np.frombuffer(bytearray(self.content), np.dtype(self.dtype)).reshape(self.shape)
 
 
 class ConstantsBeside:
