@@ -20,6 +20,9 @@ from mugraph.checker import check_folder
 from mugraph.cli import main
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch
 from mugraph.pieces.partitioned import Partitioned
+from mugraph.runtime import Executable
+from mugraph.targets.emulator import emulator_of
+from mugraph.targets.machine import machine_for
 
 X = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(1))
 
@@ -304,3 +307,16 @@ def test_the_command_says_how_it_is_called_and_compares_constants(tmp_path: Path
     assert main(["verify", "--certificate", out, f"{file}:wider"]) == 1
     assert "does not compute the constant constant_0" in capsys.readouterr().out
     assert main(["bench", out, "--trust-origin", "--rounds", "2"]) == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_results_for_a_gpu_bring_their_constants_along(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.core", reason="kernels for a GPU are compiled with cuda-core")
+    with torch.no_grad():
+        opt = mugraph.superoptimize(Attention().eval(), (X,), "cuda:sm_90", 20.0, profile=False, cache="off")
+    loaded, module = mugraph.load(opt.save(tmp_path / "gpu")), Attention()
+    emulator: Any = emulator_of(machine_for("cuda:sm_90"))
+    loaded.executable = Executable(loaded.graph, emulator)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.bound_to(module)(X)["y"], module(X)["y"], rtol=1e-2, atol=1e-3)
+    assert emulator.findings == []

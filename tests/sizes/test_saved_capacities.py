@@ -300,3 +300,18 @@ def test_sizes_that_no_kernels_hold_are_not_saved(made: DynamicSuperoptimized, t
             made.save(tmp_path / "less")
     finally:
         made.capacities.kernels[largest] = kernels
+
+
+def test_constants_come_along(tmp_path: Path) -> None:
+    def turned(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        table = (10000.0 ** (-torch.arange(16) / 16)).cos()
+        return F.scaled_dot_product_attention(q * table, k * table, k)
+
+    q, k = torch.randn(2, 1, 16), torch.randn(2, 6, 16)
+    dynamic = {1: {1: Dim("keys", 1, 40)}}
+    folder = mugraph.superoptimize(turned, (q, k), budget=30.0, profile=False, dynamic=dynamic).save(tmp_path / "turned")
+    loaded = DynamicSuperoptimized.load(folder)
+    for size in (1, 7, 40):
+        k = torch.randn(2, size, 16)
+        torch.testing.assert_close(loaded(q, k), turned(q, k), rtol=1e-4, atol=1e-5)
+    assert check_capacities(folder)

@@ -166,3 +166,24 @@ def test_other_readers_say_which_one_to_take(folder: Path, tmp_path: Path) -> No
         divided.save(tmp_path / "divided")
     with pytest.raises(InvalidInput, match=r"holds no range of sizes"):
         DynamicSuperoptimized.load(divided.table[4,].save(tmp_path / "one"))
+
+
+def test_constants_come_along_and_are_the_same_at_every_size(tmp_path: Path) -> None:
+    def placed(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x + torch.arange(16) * 0.1, -1)
+
+    folder = made(placed, (torch.randn(4, 16),), 4, 9).save(tmp_path / "placed")
+    loaded = DynamicSuperoptimized.load(folder)
+    for size in (1, 9, 13, 20):
+        x = torch.randn(size, 16)
+        torch.testing.assert_close(loaded(x), placed(x))
+    assert check_sizes(folder) == (4, 9)
+
+    def others(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x + torch.arange(16) * 0.2, -1)
+
+    def save(place: Path) -> None:
+        mugraph.superoptimize(others, (torch.randn(9, 16),), profile=False).save(place)
+
+    with pytest.raises(InvalidInput, match="size 4 has other constants than 9"):
+        DynamicSuperoptimized.load(with_another(folder, tmp_path / "others", "sizes/9", save))
