@@ -308,8 +308,8 @@ def test_constants_come_along(tmp_path: Path) -> None:
         return F.scaled_dot_product_attention(q * table, k * table, k)
 
     q, k = torch.randn(2, 1, 16), torch.randn(2, 6, 16)
-    dynamic = {1: {1: Dim("keys", 1, 40)}}
-    folder = mugraph.superoptimize(turned, (q, k), budget=30.0, profile=False, dynamic=dynamic).save(tmp_path / "turned")
+    made = mugraph.superoptimize(turned, (q, k), budget=30.0, profile=False, dynamic={1: {1: Dim("keys", 1, 40)}})
+    folder = made.save(tmp_path / "turned")
     loaded = DynamicSuperoptimized.load(folder)
     for size in (1, 7, 40):
         k = torch.randn(2, size, 16)
