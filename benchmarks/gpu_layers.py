@@ -3,15 +3,17 @@
     python benchmarks/gpu_layers.py --saved layers --target cuda:sm_90:h200     # anywhere: a folder for each layer that lacks one
     python benchmarks/gpu_layers.py --saved layers --output benchmarks/results/gpu-layers.json       # with a GPU
 
-Layers are those of `layers.py`, in bf16. Every contestant takes weights as arguments and is captured into CUDA graphs; calls go
-through copies of all tensors that are larger than the L2 cache together, as the layers of a model would, and take turns. Results
-are compared with float64. Exits with 1 when one is wrong. A run that is repeated makes what is missing.
+Layers are those of `layers.py`, in bf16. Every contestant is captured into CUDA graphs and called with so many layers in a row
+that their weights are larger than the L2 cache, as a model's are; contestants take turns. Results are compared with float64. Exits
+with 1 when one is wrong. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ from torch.func import functional_call
 
 import mugraph
 from contestants import error, tensors
-from gpu_order import copies, timed
+from gpu_order import CACHES, timed
 from kept import Record, records
 from layers import CASES, Case, case_of
 from mugraph.ir import DType
@@ -47,30 +49,38 @@ def saved(name: str, folder: Path, target: str, budget: float) -> str:
 
 def record(name: str, saved: str, modes: Sequence[str]) -> Record:
     """Seconds of a call and errors of all contestants, and seconds that loading took."""
-    folder = Path(saved) / name
     before = time.perf_counter()
-    found = mugraph.load(folder)
+    found = mugraph.load(Path(saved) / name)
     load_seconds = time.perf_counter() - before
     case = case_of(name, DTYPE, 1)
-    layer, inputs = case.layer.cuda(), tuple(tensor.cuda() for tensor in case.inputs)
-    names, arguments = ordered(folder, Case(layer, inputs))
+    layers = [copy.deepcopy(case.layer).cuda() for _ in range(_sets(case))]
+    inputs = tuple(tensor.cuda() for tensor in case.inputs)
+    torch._dynamo.reset()
 
-    def function(*given: torch.Tensor) -> Any:
-        return functional_call(layer, dict(zip(names, given[len(inputs) :], strict=True)), given[: len(inputs)])
+    def by_torch(weights: dict[str, torch.Tensor]) -> Any:
+        return functional_call(layers[0], weights, inputs)
 
+    compiled = {mode: torch.compile(by_torch, mode=COMPILE_MODES[mode]) for mode in modes}
+    makers: dict[str, Callable[[torch.nn.Module], Callable[[], Any]]] = {
+        OURS: lambda layer: partial(found.bound_to(layer), *inputs),
+        **{title: partial(_with_weights, function) for title, function in {"eager": by_torch, **compiled}.items()},
+    }
+    calls: dict[str, Callable[..., Any]] = {}
+    errors: dict[str, float] = {}
+    refused: dict[str, str] = {}
     with torch.no_grad():
-        exact = tensors(function(*(tensor.double() for tensor in arguments)))
-        calls: dict[str, Callable[..., Any]] = {OURS: found, "eager": function}
-        calls |= {mode: torch.compile(function, mode=COMPILE_MODES[mode]) for mode in modes}
-        errors: dict[str, float] = {}
-        refused: dict[str, str] = {}
-        for title, call in list(calls.items()):
+        outputs: dict[str, list[torch.Tensor]] = {}
+        for title, make in makers.items():
             try:
-                errors[title] = error(tensors(call(*arguments)), exact)
+                of_each = [make(layer) for layer in layers]
+                outputs[title] = tensors(of_each[0]())
+                calls[title] = partial(_each, of_each)
             except Exception as fault:  # a fault on the GPU comes as whatever PyTorch or the driver's bindings raise
                 refused[title] = f"{type(fault).__name__}: {fault}"[:300]
-                del calls[title]
-        seconds = timed(calls, copies(arguments), refused)
+        together = timed(calls, [()], refused)
+        exact = tensors(layers[0].double()(*(tensor.double() for tensor in inputs)))
+        errors = {title: error(given, exact) for title, given in outputs.items()}
+    seconds = {title: of_all / len(layers) for title, of_all in together.items()}
     return {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -82,15 +92,20 @@ def record(name: str, saved: str, modes: Sequence[str]) -> Record:
     }
 
 
-def ordered(folder: Path, case: Case) -> tuple[list[str], tuple[torch.Tensor, ...]]:
-    """The names of a layer's tensors in the order in which its saved result takes them, and all arguments."""
-    manifest = json.loads((folder / "torch.json").read_text(encoding="utf-8"))
-    held = dict(case.layer.named_parameters()) | dict(case.layer.named_buffers())
-    held["constant_0"] = torch.full(
-        (case.inputs[0].shape[1],) * 2, -torch.inf, dtype=torch.bfloat16, device=case.inputs[0].device
-    ).triu(1)
-    names = [each["name"] for each in manifest["inputs"][len(case.inputs) :]]
-    return names, (*case.inputs, *(held[name] for name in names))
+def _sets(case: Case) -> int:
+    """Layers whose tensors are larger than the L2 cache together."""
+    cache: int = torch.cuda.get_device_properties(0).L2_cache_size
+    each = sum(tensor.numel() * tensor.element_size() for tensor in case.layer.state_dict().values())
+    return 1 + math.ceil(CACHES * cache / each)
+
+
+def _with_weights(function: Callable[[dict[str, torch.Tensor]], Any], layer: torch.nn.Module) -> Callable[[], Any]:
+    return partial(function, layer.state_dict())
+
+
+def _each(calls: Sequence[Callable[[], Any]]) -> None:
+    for call in calls:
+        call()
 
 
 def summary(found: Sequence[Record]) -> Record:
