@@ -4,8 +4,8 @@
     python benchmarks/gpu_layers.py --saved layers --output benchmarks/results/gpu-layers.json       # with a GPU
 
 Layers are those of `layers.py`, in bf16. Every contestant is captured into CUDA graphs and called with so many layers in a row
-that their weights are larger than the L2 cache, as a model's are; contestants take turns. Results are compared with float64. Exits
-with 1 when one is wrong. A run that is repeated makes what is missing.
+that their weights are larger than the L2 cache, as a model's are; contestants take turns. Results are compared with float64.
+Exits with 1 when one is wrong. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _sets(case: Case) -> int:
     """Layers whose tensors are larger than the L2 cache together."""
     cache: int = torch.cuda.get_device_properties(0).L2_cache_size
     each = sum(tensor.numel() * tensor.element_size() for tensor in case.layer.state_dict().values())
-    return 1 + math.ceil(CACHES * cache / each)
+    return 1 + int(math.ceil(CACHES * cache / each))
 
 
 def _with_weights(function: Callable[[dict[str, torch.Tensor]], Any], layer: torch.nn.Module) -> Callable[[], Any]:
