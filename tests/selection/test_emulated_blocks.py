@@ -29,16 +29,19 @@ from mugraph.results.data import SpotCheck
 from mugraph.results.summary import spot_check_text
 from mugraph.runtime import Executable, build
 from mugraph.search import search
-from mugraph.selection.emulated_blocks import spot_check
+from mugraph.selection import emulated_blocks
+from mugraph.selection.emulated_blocks import _chosen, spot_check
 from mugraph.support.deadline import Deadline
 from mugraph.support.store import Store
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.emulator import toolchain
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.cuda.nvrtc import SOURCE_NAME
+from mugraph.targets.machine import Machine
 from mugraph.targets.triton.interpreted import InterpretedTriton
 from mugraph.targets.triton.machine import Triton
 from mugraph.testing.kernel_faults import plants
+from mugraph.verifier import block_samples
 from mugraph.verifier.float_report import TOLERANCES
 from runtime.block_graphs import many_kernels
 
@@ -290,6 +293,110 @@ def test_what_has_no_finite_value_is_not_called_right() -> None:
     assert result.largest_error is None
     assert "no finite value" in result.missed
     assert "nothing was compared" in spot_check_text(result)
+
+
+# --- blocks of kernels of which a host cannot compute all ---------------------------------------------------------------
+
+GRID = (6, 8)
+
+
+def product_in_blocks() -> tuple[Graph, Graph]:
+    """tanh(x) @ w as a program, and as one kernel of 6 x 8 blocks."""
+    written = mugraph.Program()
+    x, w = written.input("x", (96, 64), "fp16"), written.input("w", (64, 256), "fp16")
+    written.output(x.tanh() @ w)
+    kernel = GraphBuilder(Level.KERNEL)
+    left, right = kernel.input("x", (96, 64), DType.FP16), kernel.input("w", (64, 256), DType.FP16)
+    block = GraphBuilder(Level.BLOCK, grid=GRID, loop=2)
+    rows = block.add("tanh", block.iterator(0, kernel.tensor(left), (0, None), 1))
+    columns = block.iterator(1, kernel.tensor(right), (None, 1), 0)
+    made = block.add("accumulate", block.add("matmul", rows, columns), combine="sum")
+    saved = block.add("output_saver", made, omap=(0, 1))
+    return written.graph, kernel.build(kernel.graph_defined(block.build([saved]), [left, right]))
+
+
+def checked_in_part(monkeypatch: pytest.MonkeyPatch) -> SpotCheck:
+    """What is found of the kernel where the host's stand-in computes what is needed alone."""
+    monkeypatch.setattr(block_samples, "_WHOLE", 0.0)
+    program, graph = product_in_blocks()
+    found = spot_check(executable(graph), program=program)
+    assert found is not None
+    return found
+
+
+def test_blocks_are_chosen_in_corners_inside_and_of_either_parity() -> None:
+    for seed in range(20):
+        places = [tuple(map(int, np.unravel_index(block, GRID))) for block in _chosen(GRID, seed)]
+        assert len(places) == len({*places}) == 8
+        assert places[:2] == [(0, 0), (5, 7)]
+        assert {(0, 0), (0, 7), (5, 0), (5, 7)} <= {*places}
+        assert {(1, 1), (0, 0)} <= {(row % 2, column % 2) for row, column in places[2:]}
+    assert _chosen((), 0) == _chosen((1,), 0) == [0]
+    assert sorted(_chosen((3,), 0)) == [0, 1, 2]
+
+
+def test_what_the_stand_in_computes_is_what_the_blocks_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[tuple[int, ...]] = []
+
+    class Seen(Executable):
+        def __init__(self, graph: Graph, machine: Machine) -> None:
+            computed.append(graph.output_tensors[0].shape)
+            super().__init__(graph, machine)
+
+    monkeypatch.setattr(emulated_blocks, "Executable", Seen)
+    found = checked_in_part(monkeypatch)
+    assert not found.fault
+    assert not found.missed
+    assert found.ran == 8
+    assert found.largest_error is not None
+    assert 0 < found.largest_error < TOLERANCES[DType.FP16]
+    ((rows, columns),) = computed
+    assert rows <= 96
+    assert columns < 256
+
+
+FAULTY_BLOCKS = {
+    "all": "true",
+    "the first": "g0 == 0 && g1 == 0",
+    "the last": "g0 == 5 && g1 == 7",
+    "the last of the first row": "g0 == 0 && g1 == 7",
+    "the last row": "g0 == 5",
+    "the first column": "g1 == 0",
+    "all inside": "g0 > 0 && g0 < 5 && g1 > 0 && g1 < 7",
+    "every other": "g1 % 2 == 1",
+    "the other every other": "g0 % 2 == 0",
+}
+
+
+def only_in(blocks: str) -> Edit:
+    """A number too much in the results of some blocks."""
+    return replaced(r"(y\[h % 2\] = s1_held\[i\]\[j\]\[h\])", rf"\1 + ({blocks} ? 8.0f : 0.0f)")
+
+
+@pytest.mark.parametrize("blocks", FAULTY_BLOCKS)
+@pytest.mark.parametrize("seed", range(3))
+def test_faults_of_a_kind_of_blocks_are_found(monkeypatch: pytest.MonkeyPatch, blocks: str, seed: int) -> None:
+    plant(monkeypatch, only_in(FAULTY_BLOCKS[blocks]))
+    monkeypatch.setattr(block_samples, "_WHOLE", 0.0)
+    program, graph = product_in_blocks()
+    found = spot_check(executable(graph), seed, program=program)
+    assert found is not None
+    assert "errs in block" in found.fault
+
+
+def test_a_fault_of_one_block_alone_is_found_where_that_one_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, found = _chosen(GRID, 0), set[int]()
+    others = [block for block in range(GRID[0] * GRID[1]) if block not in chosen]
+    for block in (*chosen, *others[::10]):
+        plant(monkeypatch, only_in(f"8 * g0 + g1 == {block}"))
+        if checked_in_part(monkeypatch).fault:
+            found.add(block)
+    assert found == {*chosen}
+
+
+def test_what_is_read_of_other_blocks_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, replaced(r"in0 \+ ([0-9]+) \* g0", r"in0 + \1 * (g0 == 5 ? 4 : g0)"))
+    assert "errs in block" in checked_in_part(monkeypatch).fault
 
 
 # --- what is not run ---------------------------------------------------------------------------------------------------

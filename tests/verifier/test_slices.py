@@ -20,7 +20,7 @@ from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.axis_marks import ONE, Widths
-from mugraph.verifier.parallel_axes import Cut, NotParallel, ParallelAxis, shared_slice, take_slice
+from mugraph.verifier.parallel_axes import Cut, NotParallel, ParallelAxis, shared_slice, slices_of_blocks, take_slice, take_slices
 
 from .graphs import (
     FP32,
@@ -80,6 +80,22 @@ def part(array: Array, dim: int | None, widths: Widths, position: int) -> Array:
     ends = itertools.accumulate(slices * width for width in widths)
     starts = [end - (slices - position) * width for end, width in zip(ends, widths, strict=True)]
     return np.take(array, [start + i for start, width in zip(starts, widths, strict=True) for i in range(width)], dim)
+
+
+def assert_blocks_are_blocks(graph: Graph, inputs: tuple[int | None, ...]) -> int:
+    """At slices of some blocks the result is that of these blocks. How many slices have whole tiles is returned."""
+    rng = np.random.default_rng(0)
+    tensors = [rng.uniform(0.5, 1.5, node.output.shape) for node in graph.nodes if node.op == "input"]
+    whole, tile = evaluate(graph, tensors, FloatArithmetic()), slices_of_blocks(graph, inputs)
+    (size,) = {tensor.shape[dim] for tensor, dim in zip(tensors, inputs, strict=True) if dim is not None}
+    for blocks in range(1, size // tile + 1):
+        chosen = [int(b) * tile + n for b in rng.permutation(size // tile)[:blocks] for n in range(tile)]
+        taken, outputs = take_slices(graph, inputs, len(chosen))
+        check(taken)
+        part = [tensor if dim is None else np.take(tensor, chosen, dim) for tensor, dim in zip(tensors, inputs, strict=True)]
+        for result, full, dim in zip(evaluate(taken, part, FloatArithmetic()), whole, outputs, strict=True):
+            np.testing.assert_allclose(result, full if dim is None else np.take(full, chosen, dim))
+    return tile
 
 
 @pytest.mark.parametrize("graph", [rmsnorm(), fused_rmsnorm(), construct(fused_rmsnorm()), fused_rmsnorm(blocks=8)])
@@ -251,6 +267,23 @@ def changed(kernel: Graph) -> Iterator[tuple[Graph, tuple[int | None, ...]]]:
                 yield graph, axis
 
 
+TILES: dict[str, dict[tuple[int | None, ...], int]] = {
+    "RMSNorm": {(0, None, None): 1, (None, None, 1): 2},
+    "RMSNorm in single columns": {(0, None, None): 1, (None, None, 1): 1},
+    "two grid dimensions": {(0, None, 0): 2, (None, 1, 1): 2},
+    "thread graphs": {(0, None, None): 1, (None, None, 1): 2},
+}
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_blocks_of_an_axis_can_be_taken_as_they_are(name: str) -> None:
+    graph: Graph = KERNELS[name]()
+    for axis, tile in TILES[name].items():
+        assert assert_blocks_are_blocks(graph, axis) == tile
+        if tile > 1:
+            assert take_slices(graph, axis, 1)[0] == take_slice(graph, axis)[0]
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_whatever_is_taken_for_parallel_is(name: str) -> None:
     """Equal sizes everywhere, changed maps and operators: nothing but the proof keeps axes apart."""
@@ -259,6 +292,7 @@ def test_whatever_is_taken_for_parallel_is(name: str) -> None:
         with contextlib.suppress(NotParallel, ShapeMismatch):
             assert_slices_are_slices(graph, axis)
             proved += 1
+            assert_blocks_are_blocks(graph, axis)
     assert proved > 20
 
 

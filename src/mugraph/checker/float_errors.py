@@ -37,13 +37,14 @@ def check_floats(record: Any, dtypes: Sequence[str], elements: Sequence[int]) ->
     if record.get("dtypes") != list(dtypes) or record.get("tolerances") != [_TOLERANCES[dtype] for dtype in dtypes]:
         raise Rejected("certificate.json: floats: the types or tolerances are not those of the program's outputs")
     entries = {entry["kind"]: entry for entry in record["inputs"]}
+    computed = _elements_computed(record.get("blocks", []), elements)
     expected = {f"input scale {scale:g}": (scale, "") for scale in _SCALES} | {name: (1.0, name) for name in _PATTERNS}
     for kind, made in expected.items():
         if kind not in entries or (entries[kind]["scale"], entries[kind]["pattern"]) != made:
             raise Rejected(f"certificate.json: floats: there is no measurement for {kind}")
     for kind, entry in entries.items():
         _check_entry(kind, entry, dtypes)
-        _check_sample(kind, entry.get("compared"), elements)
+        _check_sample(kind, entry.get("compared"), elements, computed)
     _check_summary(record, entries["input scale 1"])
 
 
@@ -58,11 +59,23 @@ def _check_entry(kind: str, entry: Json, dtypes: Sequence[str]) -> None:
             raise Rejected(f"certificate.json: floats: the errors at {kind} are not those of stable kernels")
 
 
-def _check_sample(kind: str, compared: Any, elements: Sequence[int]) -> None:
-    """How many elements were compared, where it was not all."""
-    if compared is None:
+def _elements_computed(blocks: Sequence[Json], elements: Sequence[int]) -> list[int]:
+    """How many elements of each output are in the blocks that a record says were computed."""
+    computed = list(elements)
+    for axis in blocks:
+        dims, chosen, count = axis["outputs"], axis["chosen"], axis["blocks"]
+        if len(dims) != len(elements) or not 0 < chosen <= count:
+            raise Rejected("certificate.json: floats: the blocks that were computed are no parts of the outputs")
+        computed = [whole if dim is None else whole // count * chosen for whole, dim in zip(computed, dims, strict=True)]
+    return computed
+
+
+def _check_sample(kind: str, compared: Any, elements: Sequence[int], computed: Sequence[int]) -> None:
+    """How many elements were compared, where it was not all: at most those that were `computed`."""
+    if compared is None and list(computed) == list(elements):
         return
-    parts = len(compared) == len(elements) and all(0 < some <= whole for some, whole in zip(compared, elements, strict=True))
+    parts = compared is not None and len(compared) == len(elements)
+    parts = parts and all(0 < some <= most for some, most in zip(compared, computed, strict=True))
     if not parts:
         raise Rejected(f"certificate.json: floats: the elements compared at {kind} are no parts of the outputs")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mugraph.results.data import Candidate, SpotCheck
 from mugraph.results.words import seconds_text as seconds_text
@@ -78,6 +78,8 @@ def floats_text(floats: FloatReport) -> str:
 
 def sample_text(floats: FloatReport) -> str:
     """What was compared where it was not all elements of all outputs; empty where it was."""
+    if floats.blocks:
+        return _blocks_text(floats)
     told = []
     for entry in floats.sampled:
         counts = zip(entry.compared or (), floats.elements, strict=True)
@@ -86,6 +88,27 @@ def sample_text(floats: FloatReport) -> str:
         told.append(f"for {entry.inputs}, {', '.join(numbers)} elements of {outputs}")
     others = " and where results are farthest from the original program's own; for other inputs all elements"
     return f"compared with float64: {'; '.join(told)}{others}" if told else ""
+
+
+def _blocks_text(floats: FloatReport) -> str:
+    """What was compared where the kernels' stand-ins computed some blocks of the outputs alone."""
+    axes = (f"{each.chosen:,} of {each.blocks:,} blocks along {_dims_text(each.outputs)}" for each in floats.blocks)
+    counts = zip(floats.elements_computed, floats.elements, strict=True)
+    numbers = ", ".join(f"{some:,} of {whole:,}" for some, whole in counts)
+    fewer = [
+        f"{', '.join(f'{some:,}' for some in entry.compared or ())} for {entry.inputs}"
+        for entry in floats.scales
+        if entry.compared != floats.elements_computed
+    ]
+    elements = f"{numbers} elements" + (f", of which {' and '.join(fewer)}" if fewer else "")
+    return f"compared with float64: {' and '.join(axes)}, which the muGraph computes as it computes all: {elements}"
+
+
+def _dims_text(dims: Sequence[int | None]) -> str:
+    """Which dimension of each output is meant."""
+    if len(dims) == 1:
+        return f"dimension {dims[0]} of the output"
+    return "dimensions " + ", ".join(f"{dim} of output {number}" for number, dim in enumerate(dims) if dim is not None)
 
 
 def compared_text(candidate: Candidate) -> str:

@@ -7,9 +7,12 @@ and some others. They must write the elements that are theirs and no other ones,
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType, fp8_codes, fp8_numbers
 from mugraph.ir.evaluate import block_slices, evaluate_block, loop_nodes
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.ir.graph import Graph, Value
+from mugraph.ir.graph import Graph, Shape, Value
 from mugraph.ir.ops import apply_call, is_contraction, operator
 from mugraph.lower.tile_form import Tile
 from mugraph.results.data import SpotCheck
@@ -28,9 +31,13 @@ from mugraph.selection.inputs import runner
 from mugraph.support.deadline import Deadline
 from mugraph.targets.emulator import Emulator, Memory, emulator_of
 from mugraph.targets.machine import Launched
+from mugraph.verifier.block_samples import BlockAxis, Placed, block_axes, is_dear
+from mugraph.verifier.deviations import Measure
 from mugraph.verifier.doubt import DoubtArithmetic, Doubted, asked, chooses
 from mugraph.verifier.float_checks import random_inputs
 from mugraph.verifier.float_report import MULTIPLE, TOLERANCES
+from mugraph.verifier.reference import spread
+from mugraph.verifier.samples import Places
 
 _SECONDS = 1.0
 """For the blocks of one candidate's kernels, shared evenly by these: none but the first of each is begun later."""
@@ -40,16 +47,20 @@ _BLOCKS = 8
 """Of each kernel, at most."""
 
 
-def spot_check(executable: Executable, seed: int = 0, deadline: Deadline | None = None) -> SpotCheck | None:
+def spot_check(
+    executable: Executable, seed: int = 0, deadline: Deadline | None = None, program: Graph | None = None
+) -> SpotCheck | None:
     """Run blocks of every generated kernel on standard normal inputs; None where there is nothing to run, or the machine is here.
 
     A kernel that reads another's result reads it as its stand-in on this host computes it. It errs where its error is above
-    the tolerance of the coarsest type it computes in and more than 10 times the stand-in's on the same elements.
+    the tolerance of the coarsest type it computes in and more than 10 times the stand-in's on the same elements. Where the
+    `program` that the kernels compute takes long on this host, the stand-in computes what the blocks read and write alone, and
+    everything else that they could read is NaN.
     """
     emulator = emulator_for(executable)
     if emulator is None:
         return None
-    check = _Check(executable, emulator, seed, deadline or Deadline(None))
+    check = _Check(executable, emulator, seed, deadline or Deadline(None), program)
     check.run()
     return check.report()
 
@@ -70,7 +81,8 @@ class _Check:
     emulator: Emulator
     seed: int
     deadline: Deadline
-    values: dict[Value, Array] = field(default_factory=dict)
+    program: Graph | None
+    values: dict[Value, _Held] = field(default_factory=dict)
     """What the kernels read and their stand-ins make, rounded to the types in the muGraph."""
     ran: int = 0
     errors: list[float] = field(default_factory=list)
@@ -93,7 +105,7 @@ class _Check:
             return
         try:
             self.emulator.prepare(self.executable.sources)
-            self.values = _values(self.executable, self.seed)
+            self.values = self._values()
         except MugraphError as error:
             self.missed.append(str(error))
             return
@@ -119,7 +131,7 @@ class _Check:
         if not self.deadline.allows(longest):
             self.missed.append(f"{name}: the budget ended")
             return
-        blocks = _chosen(math.prod(body.grid), self.seed)
+        blocks = _chosen(body.grid, self.seed)
         inputs = [self._stored(launch, value) for value in launch.inputs]
         outputs = [_unwritten(graph.tensor(value).elements, self._type(value)) for value in launch.outputs]
         left = self.deadline.remaining
@@ -135,14 +147,45 @@ class _Check:
         for number, (place, window) in enumerate(launch.results):
             value, exact = launch.outputs[place], self._exact(index, number, blocks[:ran])
             _expect_written(name, number, windowed(strangers[place], window), exact)
-            results, own = (windowed(array, window) for array in (stored[place], self.values[value].reshape(-1)))
-            self._compare(f"{name}: output {number}", index, _decoded(results, self._type(value)), own, exact)
+            results, own = (windowed(array, window) for array in (stored[place], self.values[value].numbers.reshape(-1)))
+            self._compare(f"{name}: output {number}", index, results, own, exact)
         for place, others in enumerate(strangers):
             if count := int(np.sum(others)):
                 those = ", ".join(map(str, blocks[:ran]))
                 raise _FaultFound(
                     f"{name}: {count} elements of output {place} that belong to other blocks are written by {those}"
                 )
+
+    def _values(self) -> dict[Value, _Held]:
+        """What the kernels read for standard normal inputs, and make, by their stand-ins on this host."""
+        graph = self.graph
+        inputs = [Value(index) for index, node in enumerate(graph.nodes) if node.is_input]
+        touched = (value for launch in self.executable.launches.values() for value in (*launch.inputs, *launch.outputs))
+        others = tuple(dict.fromkeys(value for value in touched if value not in inputs))
+        axes = block_axes(self.program, graph) if self.program is not None and is_dear(self.program) else []
+        placed = Placed.of(replace(graph, outputs=others), axes, functools.partial(self._needed, others))
+        arrays = random_inputs(placed.graph, self.seed)
+        made = runner(Executable(placed.graph, self.executable.machine.stand_in))(*arrays)
+        return {
+            value: _Held(array, dims, placed.places, graph.tensor(value).shape)
+            for value, array, dims in zip((*inputs, *others), (*arrays, *made), (*placed.inputs, *placed.outputs), strict=True)
+        }
+
+    def _needed(self, values: Sequence[Value], dims: Sequence[int | None], axis: BlockAxis) -> Array:
+        """Which blocks along an axis, dimension `dims[i]` of `values[i]`, have something that the blocks that are run write."""
+        needed = {0}
+        places = dict(zip(values, dims, strict=True))
+        for index, launch in self.executable.launches.items():
+            node, body = self.graph.nodes[index], self._body(index)
+            for number, (place, _) in enumerate(launch.results):
+                dim, shape = places[launch.outputs[place]], node.outputs[number].shape
+                if shape != self.graph.tensor(launch.outputs[place]).shape:
+                    return np.arange(axis.blocks)
+                if dim is not None:
+                    blocks = (_index(block, body.grid) for block in _chosen(body.grid, self.seed))
+                    parts = (block_slices(body, number, block, shape)[dim] for block in blocks)
+                    needed.update(*(range(part.start // axis.slices, -(-part.stop // axis.slices)) for part in parts))
+        return np.array(sorted(needed))
 
     def _exact(self, index: int, number: int, blocks: Sequence[int]) -> list[_Part]:
         """What the blocks make of an output in float64, and where it belongs."""
@@ -151,24 +194,23 @@ class _Check:
         shape = node.outputs[number].shape
         parts = []
         for block in blocks:
-            at = tuple(int(place) for place in np.unravel_index(block, body.grid))
+            at = _index(block, body.grid)
             with np.errstate(all="ignore"):
                 made = _block(body, at, operands)[number]
             parts.append(_Part(block, block_slices(body, number, at, shape), np.asarray(made)))
         return parts
 
-    def _compare(self, what: str, index: int, results: Array, own: Array, exact: Sequence[_Part]) -> None:
+    def _compare(self, what: str, index: int, results: Memory, own: Array, exact: Sequence[_Part]) -> None:
         """Raise _FaultFound where results of a node err by more than rounding explains, relative to the largest that its
         stand-in's `own` have."""
         dtype = self.emulator.runs_as(self.graph.nodes[index].outputs[0].dtype)
         tolerance = max(TOLERANCES[self.emulator.runs_as(each)] for each in _types(self._body(index)))
-        finite = np.abs(own[np.isfinite(own)])
-        largest = float(np.max(finite, initial=0.0)) or 1.0
+        largest = Measure.of(own, dtype).largest or 1.0
         compared = [part for part in exact if dtype.holds(part.values).any()]
         if not compared:
             self.missed.append(f"{what} has no finite value to compare for normal inputs")
         for part in compared:
-            error = _error(part.values, results[part.place], dtype) / largest
+            error = _error(part.values, _decoded(results[part.place], dtype), dtype) / largest
             if error < math.inf:
                 self.errors.append(error)
             theirs = _error(part.values, own[part.place], dtype) / largest
@@ -180,7 +222,7 @@ class _Check:
     def _operand(self, value: Value) -> Array:
         """A value that a body reads: one that lies in memory, or a view of such."""
         if value in self.values:
-            return self.values[value]
+            return self.values[value].numbers
         node = self.graph.nodes[value.node]
         call = apply_call(node.op, [self.graph.tensor(each) for each in node.inputs], dict(node.attributes))
         made: Array = operator(node.op).compute(FloatArithmetic(), call, [self._operand(each) for each in node.inputs])
@@ -188,7 +230,7 @@ class _Check:
 
     def _stored(self, launch: Launched, value: Value) -> Memory:
         """An operand as it lies in device memory."""
-        memory = _encoded(self.values[value].reshape(-1), self._type(value))
+        memory = self.values[value].memory(self._type(value))
         order = launch.orders.get(value)
         return np.ascontiguousarray(memory if order is None else order.stored(memory))
 
@@ -199,6 +241,26 @@ class _Check:
         body = self.graph.nodes[index].body
         assert body is not None, "generated kernels are printed from bodies"
         return body
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A tensor of a shape, of which numbers are known at some places of axes that are `dims` of it."""
+
+    known: Array
+    dims: Sequence[int | None]
+    places: Places
+    shape: Shape
+
+    @cached_property
+    def numbers(self) -> Array:
+        """All of it, 0 elsewhere."""
+        return spread(self.known, self.dims, self.places, self.shape)
+
+    def memory(self, dtype: DType) -> Memory:
+        """Its bits in a type, a NaN elsewhere."""
+        known = _encoded(self.known.reshape(-1), dtype).reshape(self.known.shape)
+        return spread(known, self.dims, self.places, self.shape, _NEVER[known.itemsize]).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,29 +288,31 @@ class _Widening(FloatArithmetic):
         return np.asarray(move(x), np.float64)
 
 
-def _values(executable: Executable, seed: int) -> dict[Value, Array]:
-    """What the kernels read for standard normal inputs, and make, by their stand-ins on this host."""
-    graph = executable.graph
-    arrays = random_inputs(graph, seed)
-    values = {Value(index): array for index, array in zip(_inputs(graph), arrays, strict=True)}
-    touched = (value for launch in executable.launches.values() for value in (*launch.inputs, *launch.outputs))
-    others = tuple(dict.fromkeys(value for value in touched if value not in values))
-    run = runner(Executable(replace(graph, outputs=others), executable.machine.stand_in))
-    return values | dict(zip(others, run(*arrays), strict=True))
-
-
-def _inputs(graph: Graph) -> list[int]:
-    return [index for index, node in enumerate(graph.nodes) if node.is_input]
-
-
 def _types(body: Graph) -> set[DType]:
     return {tensor.dtype for node in body.nodes for tensor in node.outputs}
 
 
-def _chosen(blocks: int, seed: int) -> list[int]:
-    """The first block of a grid, the last, and some others."""
-    some = np.random.default_rng([seed, 0xB10C]).integers(blocks, size=_BLOCKS)
-    return list(dict.fromkeys([0, blocks - 1, *map(int, some)]))[:_BLOCKS]
+def _index(block: int, grid: Sequence[int]) -> tuple[int, ...]:
+    """Where a block stands along each dimension of its grid."""
+    return tuple(int(place) for place in np.unravel_index(block, grid))
+
+
+def _chosen(grid: Sequence[int], seed: int) -> list[int]:
+    """Blocks of a grid, those first that differ most: the first and the last, two inside of it, of which one has odd places and
+    one even ones, the other corners, and one in the middle of an edge; then others."""
+    rng = np.random.default_rng([seed, 0xB10C])
+    ends = [(0, count - 1) for count in grid]
+    inside = [[int(rng.integers(max(1, count // 2))) for count in grid] for _ in range(_BLOCKS)]
+    odd, even = ([min(2 * place + parity, count - 1) for place, count in zip(inside[0], grid, strict=True)] for parity in (1, 0))
+    corners = [*itertools.product(*ends)]
+    edges = [
+        [*corner[:dim], int(rng.integers(count)), *corner[dim + 1 :]]
+        for dim, count in enumerate(grid)
+        for corner in (corners[int(rng.integers(len(corners)))],)
+    ]
+    places = [corners[0], corners[-1], odd, even, *corners[1:-1], *edges, *inside]
+    numbers = [int(np.ravel_multi_index(tuple(place), tuple(grid))) if grid else 0 for place in places]
+    return list(dict.fromkeys(numbers))[:_BLOCKS]
 
 
 def _block_seconds(body: Graph, emulator: Emulator) -> float:

@@ -37,6 +37,7 @@ from mugraph.support.progress import INTERRUPTED, Event, ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.targets.machine import Timed, machine_for
 from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests, float_check, verify_graphs
+from mugraph.verifier.block_samples import BlockSample
 from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
 from mugraph.verifier.float_checks import Runner
@@ -385,22 +386,21 @@ class Qualifier:
 
     def spot_checked(self, entry: Contestant) -> SpotCheck | None:
         """What the printed text does here where its machine is not; None for targets that run here."""
-        return spot_check(entry.executable, self.sampling_seed, self.deadline)
+        return spot_check(entry.executable, self.sampling_seed, self.deadline, self.program)
 
     def floats(self, entry: Contestant, *, complete: bool = True, brief: bool = False) -> FloatReport:
-        """The float check of the kernels, or of their stand-ins on this host where the target cannot run here."""
+        """The float check of the kernels, or of their stand-ins on this host where the target cannot run here: at some blocks
+        where all take long, which the user's function cannot be asked for."""
         machine = entry.executable.machine
-        executable = entry.executable if machine.available else Executable(entry.graph, machine.stand_in)
-        return float_check(
-            runner(executable),
-            self.program,
-            baseline=self.baseline,
-            seed=self.sampling_seed,
-            graph=None if brief else entry.graph,
-            budget=self.deadline.remaining,
-            complete=complete,
-            brief=brief,
+        check = functools.partial(
+            float_check, seed=self.sampling_seed, budget=self.deadline.remaining, complete=complete, brief=brief
         )
+        sample = None if machine.available else BlockSample.of(self.program, entry.graph)
+        if sample is not None:
+            run = runner(Executable(sample.graph, machine.stand_in))
+            return sample.reported(check(run, sample.program, graph=None if brief else sample.graph))
+        executable = entry.executable if machine.available else Executable(entry.graph, machine.stand_in)
+        return check(runner(executable), self.program, baseline=self.baseline, graph=None if brief else entry.graph)
 
     def _verdict(self, entry: Contestant, seconds: float = math.inf) -> Verdict:
         """What tests show of an entry; where those without a bound are to count, it is looked at in high precision, too."""

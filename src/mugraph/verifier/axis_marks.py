@@ -28,7 +28,8 @@ class Mark(NamedTuple):
     """Dimension `dim` of a value is the axis; `cuts` says, level by level, which grid dimensions run over its parts.
 
     `dim` is None where those parts are single slices: then every operator treats slices alike. `loops` says, level by level,
-    whether the value has the part of one iteration of a for-loop over the axis. `widths` says how slices lie along `dim`.
+    whether the value has the part of one iteration of a for-loop over the axis. `widths` says how slices lie along `dim`, and
+    `taken` how many the graph that is built has of them.
 
     Of a value that is `summed`, the sum over all those parts is what the slices add up to, and anything that no slice has a part
     in: `dim` has sums of some slices, or there is one.
@@ -39,6 +40,7 @@ class Mark(NamedTuple):
     loops: tuple[bool, ...] = ()
     summed: bool = False
     widths: Widths = ONE
+    taken: int = 1
 
     @property
     def looped(self) -> bool:

@@ -68,12 +68,29 @@ class ScaleError:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCount:
+    """Along an axis, which is dimension `outputs[i]` of output i or, where None, none of it, `chosen` of so many `blocks` were
+    computed."""
+
+    outputs: tuple[int | None, ...]
+    chosen: int
+    blocks: int
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> BlockCount:
+        """Read an entry of a record of floats."""
+        outputs = tuple(None if dim is None else int(dim) for dim in record["outputs"])
+        return cls(outputs, int(record["chosen"]), int(record["blocks"]))
+
+
+@dataclass(frozen=True, slots=True)
 class FloatReport:
     """Whether a candidate is numerically `stable`, with the `reason` when it is not, and the errors on all kinds of inputs.
 
     `dtypes` are those of the outputs. `blamed` says which operator of the candidate adds the most error (on one slice of
     standard normal inputs, or of those it is unstable on), and whether it is rounding to 16 bits between operators instead; it is
-    empty where the candidate's muGraph was not given. `elements` is how many each output has.
+    empty where the candidate's muGraph was not given. `elements` is how many each output has. `blocks` are the axes along which
+    some blocks alone were computed, by the candidate as well as in float64 (`mugraph.verifier.block_samples`).
     """
 
     stable: bool
@@ -82,11 +99,25 @@ class FloatReport:
     dtypes: tuple[DType, ...]
     blamed: str = ""
     elements: tuple[int, ...] = ()
+    blocks: tuple[BlockCount, ...] = ()
 
     @property
     def sampled(self) -> tuple[ScaleError, ...]:
         """The kinds of inputs for which a sample of the outputs was compared."""
         return tuple(entry for entry in self.scales if entry.compared is not None)
+
+    @property
+    def elements_computed(self) -> tuple[int, ...]:
+        """How many elements of each output were computed; raises ValueError where `blocks` are no parts of the outputs."""
+        elements = self.elements
+        for each in self.blocks:
+            if not 0 < each.chosen <= each.blocks or len(each.outputs) != len(elements):
+                raise ValueError(f"{each} is not of {len(elements)} outputs")
+            elements = tuple(
+                whole if dim is None else whole // each.blocks * each.chosen
+                for whole, dim in zip(elements, each.outputs, strict=True)
+            )
+        return elements
 
     @property
     def max_relative_error(self) -> float:
@@ -115,6 +146,7 @@ class FloatReport:
             "error_ratio": None if self.error_ratio is None else _number(self.error_ratio),
             "blamed": self.blamed,
             "elements": list(self.elements),
+            "blocks": [{"outputs": list(each.outputs), "chosen": each.chosen, "blocks": each.blocks} for each in self.blocks],
             "inputs": [
                 {
                     "kind": entry.inputs,
@@ -135,15 +167,16 @@ class FloatReport:
             dtypes = tuple(map(DType.parse, record["dtypes"]))
             scales = tuple(_entry(entry, len(dtypes)) for entry in record["inputs"])
             elements = tuple(map(int, record.get("elements", ())))
-            report = cls(bool(record["stable"]), str(record["reason"]), scales, dtypes, str(record["blamed"]), elements)
+            blocks = tuple(map(BlockCount.from_json, record.get("blocks", ())))
+            report = cls(bool(record["stable"]), str(record["reason"]), scales, dtypes, str(record["blamed"]), elements, blocks)
             stable = not any(entry.instability(dtypes) for entry in scales)
-            derived = report.to_json()
+            derived, computed = report.to_json(), report.elements_computed
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"floats: entry missing or of the wrong type ({error})") from None
         if stable != report.stable:
             raise InvalidInput(f"floats: 'stable' is {report.stable}, which does not follow from the errors beside it")
-        for entry in report.sampled:
-            if not _are_some(entry.compared or (), report.elements):
+        for entry in report.scales if report.blocks else report.sampled:
+            if not _are_some(entry.compared or (), computed):
                 raise InvalidInput(f"floats: {entry.compared} are no parts of outputs of {report.elements} elements")
         for name in ("max_relative_error", "error_ratio", "tolerances"):
             if derived[name] != record.get(name):

@@ -10,6 +10,7 @@ has the theorems.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -112,12 +113,25 @@ def take_slice(graph: Graph, inputs: Sequence[int | None]) -> tuple[Graph, tuple
 
 
 def take_slices(graph: Graph, inputs: Sequence[int | None], size: int) -> tuple[Graph, tuple[int | None, ...]]:
-    """As `take_slice`, at another size of the axis; several slices only of graphs of pre-defined operators."""
-    assert size == 1 or all(node.body is None for node in graph.nodes), "blocks may cut an axis"
-    taken, marks = _Pass(graph, [None if dim is None else Mark(dim) for dim in inputs], size).run()
+    """As `take_slice`, at another size of the axis. Blocks that cut it keep their tiles where `size` is a multiple of
+    `slices_of_blocks`, and there are fewer of them; in general tiles are as large as is a divisor of both."""
+    taken, marks = _Pass(graph, _marks(inputs, size)).run()
     if any(mark is not None and (mark.summed or mark.widths != ONE) for mark in marks):
         raise NotParallel("slices are added up, or have several elements")
     return taken, tuple(None if mark is None else mark.dim for mark in marks)
+
+
+def slices_of_blocks(graph: Graph, inputs: Sequence[int | None]) -> int:
+    """The least number of neighbouring slices along an axis that are whole tiles of the blocks of every kernel, 1 where none cuts
+    it. Raises NotParallel as `take_slice` does, and where a for-loop runs over the axis."""
+    sizes = (node.output.shape[dim] for node, dim in zip(graph.inputs(), inputs, strict=True) if dim is not None)
+    walk = _Pass(graph, _marks(inputs, next(sizes)))
+    walk.run()
+    return walk.tile
+
+
+def _marks(inputs: Sequence[int | None], taken: int) -> list[Mark | None]:
+    return [None if dim is None else Mark(dim, taken=taken) for dim in inputs]
 
 
 class NotParallel(MugraphError):
@@ -183,17 +197,20 @@ def _next_axis(left: Graph, right: Graph, tried: set[Candidate], simple: bool) -
 
 
 class _Pass:
-    """One walk over a graph that marks the axis, of so many `slices`, in every value and builds the graph at another size.
+    """One walk over a graph that marks the axis, of so many `slices`, in every value and builds the graph at another size, which
+    is what the operands' marks have `taken`.
 
-    At size 1 a sum over slices becomes one of them times their number.
+    At size 1 a sum over slices becomes one of them times their number. `tile` is the least number of slices that are whole
+    tiles of all blocks.
     """
 
-    def __init__(self, graph: Graph, operands: Sequence[Mark | None], size: int = 1, slices: int = 1) -> None:
-        self.graph, self.operands, self.size, self.slices = graph, operands, size, slices
-        self.counts = graph.grid or graph.block
+    def __init__(self, graph: Graph, operands: Sequence[Mark | None], slices: int = 1) -> None:
+        self.graph, self.operands, self.slices = graph, operands, slices
+        self.size = max((mark.taken for mark in operands if mark is not None), default=1)
+        self.tile = 1
         self.over_axis = self.grid_over_axis()
         self.loops_over_axis = any(self.is_looped(node) for node in graph.nodes)
-        counts = tuple(1 if position in self.over_axis else count for position, count in enumerate(self.counts))
+        counts = self.grid_taken(graph.grid or graph.block)
         grid, block = (counts, graph.block) if graph.grid else (graph.grid, counts)
         self.builder = GraphBuilder(graph.level, grid, block, 1 if self.loops_over_axis else graph.loop)
         self.marks: dict[Value, Mark | None] = {}
@@ -224,6 +241,28 @@ class _Pass:
             if node.is_iterator and (mark := self.operand(node)) is not None:
                 over.update(self.positions(node, "imap", mark.dim))
         return frozenset(over)
+
+    def grid_taken(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """The grid of the graph that is built: of the dimensions that cut the axis, the first has all parts."""
+        marks = [(node, self.operand(node)) for node in self.graph.nodes if node.is_iterator]
+        parts = {
+            mark.taken // self.tile_slices(node, mark)
+            for node, mark in marks
+            if mark is not None and self.positions(node, "imap", mark.dim)
+        }
+        if len(parts) > 1:
+            raise NotParallel("input_iterator: blocks have different parts of the axis")
+        taken = [1 if position in self.over_axis else count for position, count in enumerate(counts)]
+        for count in parts:
+            taken[min(self.over_axis)] = count
+        return tuple(taken)
+
+    def tile_slices(self, node: Node, mark: Mark) -> int:
+        """How many slices a tile has in the graph that is built; all, where no grid dimension cuts the axis."""
+        if not self.positions(node, "imap", mark.dim):
+            return mark.taken
+        assert mark.dim is not None, "a single slice is not cut"
+        return math.gcd(mark.taken, node.output.shape[mark.dim] // sum(mark.widths))
 
     def is_looped(self, node: Node) -> bool:
         """Whether a node reads the axis part by part, in the iterations of the for-loop."""
@@ -268,7 +307,11 @@ class _Pass:
             size = width if mark.dim is None else node.output.shape[mark.dim]
             if size % width or (len(mark.widths) > 1 and (cut or looped)):
                 raise NotParallel("input_iterator: a tile has parts of slices")
-            inside = mark._replace(cuts=(*mark.cuts, cut), loops=loops)
+            if looped and self.size > 1:
+                raise NotParallel("input_iterator: the for-loop runs over the axis, of which several slices are wanted")
+            inside = mark._replace(cuts=(*mark.cuts, cut), loops=loops, taken=self.tile_slices(node, mark))
+            if cut:
+                self.tile = math.lcm(self.tile, inside.taken)
             if size == width:
                 inside = inside._replace(dim=None, widths=ONE)
         tile = replace(node.output, shape=self.taken(node.output.shape, inside))
@@ -282,7 +325,7 @@ class _Pass:
         outside = None
         if mark is not None:
             dim, widths = self.saved_dim(node, mark)
-            outside = mark._replace(dim=dim, widths=widths, cuts=mark.cuts[:-1], loops=mark.loops[:-1])
+            outside = mark._replace(dim=dim, widths=widths, cuts=mark.cuts[:-1], loops=mark.loops[:-1], taken=self.size)
         if mark is None and self.over_axis:
             raise NotParallel("output_saver: a value that does not have the axis is repeated along it")
         self.store(index, outside, self.builder.add(node.op, self.values[value], **dict(node.attributes)))
@@ -303,6 +346,7 @@ class _Pass:
         walk = _Pass(body, [self.marks[value] for value in node.inputs], slices=self.slices)
         taken, marks = walk.run()
         self.narrow &= walk.narrow
+        self.tile = math.lcm(self.tile, walk.tile)
         outputs = self.builder.graph_defined(taken, [self.values[value] for value in node.inputs])
         for number, (mark, value) in enumerate(zip(marks, outputs, strict=True)):
             self.marks[Value(index, number)], self.values[Value(index, number)] = mark, value
@@ -317,7 +361,8 @@ class _Pass:
         if (part := self.part_of_axis(node, marks)) is not None:
             widths = marks[0].widths if marks[0] is not None else ONE
             first, last = part
-            attributes |= {"start": self.size * sum(widths[:first]), "size": self.size * sum(widths[first:last])}
+            taken = 1 if marks[0] is None else marks[0].taken
+            attributes |= {"start": taken * sum(widths[:first]), "size": taken * sum(widths[first:last])}
         if is_reduction(node.op) and (reduced := marks[0]) is not None and self.is_added_up(node, reduced):
             (attributes["size"],) = reduced.widths
         value = self.builder.add(node.op, *(self.values[value] for value in node.inputs), **attributes)
@@ -438,4 +483,4 @@ class _Pass:
     def taken(self, shape: Shape, mark: Mark | None) -> Shape:
         if mark is None or mark.dim is None:
             return shape
-        return (*shape[: mark.dim], self.size * sum(mark.widths), *shape[mark.dim + 1 :])
+        return (*shape[: mark.dim], mark.taken * sum(mark.widths), *shape[mark.dim + 1 :])

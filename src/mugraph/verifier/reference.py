@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -115,11 +116,11 @@ class Reference:
 
     def chosen_inputs(self, inputs: Sequence[Array], places: Places) -> list[Array]:
         """The slices of the program's inputs at all combinations of positions along the axes."""
-        return [_chosen(array, self._input_dims(number), places) for number, array in enumerate(inputs)]
+        return [chosen_elements(array, self._input_dims(number), places) for number, array in enumerate(inputs)]
 
     def chosen_outputs(self, outputs: Sequence[Array], places: Places) -> list[Array]:
         """The slices of the program's outputs there."""
-        return [_chosen(array, self._output_dims(number), places) for number, array in enumerate(outputs)]
+        return [chosen_elements(array, self._output_dims(number), places) for number, array in enumerate(outputs)]
 
     def places_of(self, output: int, index: Sequence[int]) -> Places:
         """Where the slices are that an element of an output is in; 0 along axes that the output does not have."""
@@ -136,7 +137,7 @@ class Reference:
     def work(self, counts: Sequence[int]) -> float:
         """About how much work so many slices are, in elements that are computed or read."""
         graph, cut = self._together(tuple(counts)), math.prod(counts[: len(self.cut)])
-        return cut * sum(map(functools.partial(_node_work, graph), graph.nodes))
+        return cut * work_of(graph)
 
     def outputs(self, inputs: Sequence[Array], counts: Counts, pulse: Pulse) -> tuple[Array, ...]:
         """The outputs of the different slices, in float64, some of them perhaps beyond the range of the outputs' types.
@@ -212,10 +213,15 @@ def _elements(graph: Graph) -> int:
     return sum(math.prod(node.output.shape) for node in graph.inputs())
 
 
-def _node_work(graph: Graph, node: Node) -> float:
-    """About how many elements a node computes, products of matrices counted as fast as they are."""
+def work_of(program: Graph, products: int = _PRODUCTS) -> float:
+    """About how many elements a graph of pre-defined operators reads and computes, `products` multiplications of a product of
+    matrices counted as one."""
+    return sum(_node_work(program, node, products) for node in program.nodes)
+
+
+def _node_work(graph: Graph, node: Node, products: int) -> float:
     terms = graph.tensor(node.inputs[0]).shape[-1] if is_contraction(node.op) else 0
-    return node.output.elements * (1 + terms / _PRODUCTS)
+    return node.output.elements * (1 + terms / products)
 
 
 def _repeat(array: Array, dims: Sequence[int | None], counts: Counts, into: Array, pulse: Pulse) -> None:
@@ -239,12 +245,26 @@ def _repeated(array: Array, dims: Sequence[int | None], counts: Counts, shape: S
     return np.broadcast_to(array.reshape(source), [size for parts in sizes for size in parts])
 
 
-def _chosen(array: Array, dims: Sequence[int | None], places: Places) -> Array:
+def chosen_elements(array: Array, dims: Sequence[int | None], places: Places) -> Array:
     """The elements at these positions along `dims`."""
     for dim, positions in zip(dims, places, strict=True):
         if dim is not None and len(positions) < array.shape[dim]:
             array = np.take(array, positions, axis=dim)
     return array
+
+
+def spread(array: Array, dims: Sequence[int | None], places: Places, shape: Shape, other: Any = 0) -> Array:
+    """An array of a shape with the elements of another at these positions along `dims`, and the number `other` elsewhere; the
+    array itself where it has all."""
+    if array.shape == shape:
+        return array
+    where: list[Array] = [np.arange(size) for size in shape]
+    for dim, positions in zip(dims, places, strict=True):
+        if dim is not None:
+            where[dim] = positions
+    whole = np.full(shape, other, array.dtype) if other else np.zeros(shape, array.dtype)  # of zeros a system makes no pages
+    whole[np.ix_(*where)] = array
+    return whole
 
 
 def _split(shape: Shape, dims: Sequence[int | None], counts: Counts) -> Iterator[tuple[int, ...]]:

@@ -28,13 +28,16 @@ Places = tuple[Array, ...]
 """Positions along each axis, ascending."""
 
 
-def affordable(sizes: Sequence[int], work: Callable[[Sequence[int]], float], most: float) -> tuple[int, ...]:
+def affordable(
+    sizes: Sequence[int], work: Callable[[Sequence[int]], float], most: float, least: int | None = None
+) -> tuple[int, ...]:
     """How many positions to choose along axes of these sizes: as many as the work allows, the longest axis halved first, but
-    LEAST at least."""
+    `least` at least, by default LEAST."""
+    least = LEAST if least is None else least
     counts = list(sizes)
-    while work(counts) > most and max(counts, default=0) > LEAST:
+    while work(counts) > most and max(counts, default=0) > least:
         longest = max(range(len(counts)), key=counts.__getitem__)
-        counts[longest] = max(LEAST, counts[longest] // 2)
+        counts[longest] = max(least, counts[longest] // 2)
     return tuple(counts)
 
 

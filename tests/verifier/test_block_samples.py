@@ -1,0 +1,154 @@
+"""Where a stand-in takes long for all blocks of an output, some are computed, and what is wrong with all is wrong with these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mugraph.checker.float_errors import check_floats
+from mugraph.checker.saved_files import Rejected
+from mugraph.errors import InvalidInput
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
+from mugraph.ir.program import Program
+from mugraph.ir.validity import check
+from mugraph.lower import construct
+from mugraph.results.summary import floats_text
+from mugraph.runtime import Executable
+from mugraph.selection.inputs import runner
+from mugraph.targets.cpu.machine import Cpu
+from mugraph.verifier import FloatReport, block_samples, float_check
+from mugraph.verifier.block_samples import BlockSample, block_axes
+
+ROWS, INNER, COLUMNS = 192, 96, 320
+ROW_BLOCKS, COLUMN_BLOCKS = 12, 10
+
+
+@pytest.fixture(autouse=True)
+def dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything takes long, and few blocks are enough."""
+    monkeypatch.setattr(block_samples, "_WHOLE", 0.0)
+    monkeypatch.setattr(block_samples, "_SAMPLED", 0.0)
+
+
+def program(dtype: DType = DType.FP16) -> Graph:
+    """The rows of x, divided by their mean square, times w."""
+    written = Program()
+    x, w = written.input("x", (ROWS, INNER), dtype), written.input("w", (INNER, COLUMNS), dtype)
+    written.output((x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()) @ w)
+    return written.graph
+
+
+def fused(
+    dtype: DType = DType.FP16,
+    epsilon: float = 1e-5,
+    changed: Callable[[GraphBuilder, Value], Value] = lambda block, made: made,
+) -> Graph:
+    """The same as one kernel of 12 x 10 blocks of three iterations, which multiplies first; `changed` is done to the result."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, w = kernel.input("x", (ROWS, INNER), dtype), kernel.input("w", (INNER, COLUMNS), dtype)
+    block = GraphBuilder(Level.BLOCK, grid=(ROW_BLOCKS, COLUMN_BLOCKS), loop=3)
+    rows = block.iterator(0, kernel.tensor(x), (0, None), 1)
+    weight = block.iterator(1, kernel.tensor(w), (None, 1), 0)
+    squares = block.add("accumulate", block.add("sum", block.add("square", rows), dim=1, size=INNER // 3), combine="sum")
+    product = block.add("accumulate", block.add("matmul", rows, weight), combine="sum")
+    mean = block.add("mul", squares, block.constant(1 / INNER, dtype))
+    made = block.add("div", product, block.add("sqrt", block.add("add", mean, block.constant(epsilon, dtype))))
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", changed(block, made), omap=(0, 1))]), [x, w]))
+
+
+def report_of(graph: Graph) -> FloatReport:
+    """What is found of a muGraph at a sample of its blocks, compiled for this host."""
+    sample = BlockSample.of(program(), graph)
+    assert sample is not None
+    return sample.reported(float_check(runner(Executable(construct(sample.graph), Cpu())), sample.program, graph=sample.graph))
+
+
+def test_a_sample_has_whole_blocks_of_the_same_tiles() -> None:
+    sample = BlockSample.of(program(), fused())
+    assert sample is not None
+    assert [each.slices for each in sample.axes] == [ROWS // ROW_BLOCKS, COLUMNS // COLUMN_BLOCKS]
+    assert sample.at == (4, 4)
+    check(sample.graph)
+    ours, whole = (graph.kernels()[0].body for graph in (sample.graph, fused()))
+    assert ours is not None
+    assert whole is not None
+    assert (ours.grid, ours.loop) == ((4, 4), whole.loop)
+    assert [node.output.shape for node in ours.nodes][:-1] == [node.output.shape for node in whole.nodes][:-1]
+    assert [node.output.shape for node in sample.program.inputs()] == [(64, INNER), (INNER, 128)]
+
+
+def test_blocks_of_single_elements_are_taken_together() -> None:
+    axes = block_axes(program(), program())
+    assert [(each.slices, each.blocks) for each in axes] == [(16, 12), (16, 20)]
+
+
+def test_what_is_cheap_or_cannot_be_cut_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Program()
+    x = written.input("x", (ROWS, INNER), DType.FP16)
+    written.output(x.square().sum((0, 1)).sqrt())
+    assert BlockSample.of(written.graph, written.graph) is None
+    monkeypatch.setattr(block_samples, "_WHOLE", 1e9)
+    assert BlockSample.of(program(), fused()) is None
+
+
+def test_more_blocks_are_taken_where_they_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_samples, "_SAMPLED", 6e4)
+    sample = BlockSample.of(program(), fused())
+    assert sample is not None
+    assert (4, 4) < sample.at < (ROW_BLOCKS, COLUMN_BLOCKS)
+
+
+def test_the_report_says_which_part_was_compared() -> None:
+    report = report_of(fused())
+    assert report.stable
+    assert [(each.outputs, each.chosen, each.blocks) for each in report.blocks] == [((0,), 4, 12), ((1,), 4, 10)]
+    assert report.elements == (ROWS * COLUMNS,)
+    assert {entry.compared for entry in report.scales} == {(64 * 128,)}
+    assert FloatReport.from_json(report.to_json()) == report
+    text = floats_text(report)
+    assert "4 of 12 blocks along dimension 0 of the output and 4 of 10 blocks along dimension 1 of the output" in text
+    assert "8,192 of 61,440 elements" in text
+    check_floats(report.to_json(), ["fp16"], [ROWS * COLUMNS])
+
+
+FORGED: dict[str, Callable[[dict[str, object]], object]] = {
+    "more compared than computed": lambda record: record["inputs"][0].update(compared=[64 * 128 + 1]),  # type: ignore[index]
+    "all compared": lambda record: record["inputs"][3].update(compared=None),  # type: ignore[index]
+    "more blocks than there are": lambda record: record["blocks"][0].update(chosen=13),  # type: ignore[index]
+    "no block": lambda record: record["blocks"][0].update(chosen=0),  # type: ignore[index]
+    "blocks of another output": lambda record: record["blocks"][0].update(outputs=[0, 1]),  # type: ignore[index]
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_records_of_blocks_are_of_one_piece(forgery: str) -> None:
+    record = report_of(fused()).to_json()
+    FORGED[forgery](record)
+    with pytest.raises(InvalidInput):
+        FloatReport.from_json(record)
+    with pytest.raises(Rejected):
+        check_floats(record, ["fp16"], [ROWS * COLUMNS])
+
+
+def test_what_every_block_does_wrong_is_found() -> None:
+    def shifted(block: GraphBuilder, made: Value) -> Value:
+        return block.add("add", made, block.constant(0.125, DType.FP16))
+
+    report = report_of(fused(changed=shifted))
+    assert not report.stable
+    assert "output 0 at input scale 0.001 errs by" in report.reason
+
+
+def test_what_is_wrong_for_one_kind_of_inputs_is_found() -> None:
+    report = report_of(fused(epsilon=1e-7))
+    assert "output 0 at input scale 0.001 errs by" in report.reason
+    assert report.max_relative_error < 4e-3
+
+
+def test_errors_are_those_of_the_whole() -> None:
+    report = report_of(fused())
+    whole = float_check(runner(Executable(construct(fused()), Cpu())), program(), graph=fused())
+    assert whole.stable
+    np.testing.assert_allclose(report.max_relative_error, whole.max_relative_error, rtol=0.6)
