@@ -15,6 +15,7 @@ import pytest
 import mugraph
 from lower.graphs import rms_norm_linear
 from lower.test_device_layouts import chain
+from mugraph.cli import main
 from mugraph.cli.output import print_result
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError, TargetUnavailable
@@ -348,6 +349,8 @@ def test_what_the_stand_in_computes_is_what_the_blocks_need(monkeypatch: pytest.
     assert not found.fault
     assert not found.missed
     assert found.ran == 8
+    assert found.where.startswith("kernel_2 at (0, 0), (5, 7), (")
+    assert found.where.endswith(") of 6 x 8")
     assert found.largest_error is not None
     assert 0 < found.largest_error < TOLERANCES[DType.FP16]
     ((rows, columns),) = computed
@@ -459,6 +462,30 @@ def test_a_candidate_whose_text_is_wrong_is_dropped_and_the_next_one_taken(monke
     assert re.match(r"kernel_\d+, line \d+: .*(no barrier between them|what nobody has written)", dropped.reason)
 
 
+def test_a_program_that_takes_long_is_compared_in_part_saved_and_accepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(block_samples, "_WHOLE", 0.0)
+    monkeypatch.setattr(block_samples, "_SAMPLED", 0.0)
+    written = mugraph.Program()
+    x, y, z = (written.input(name, (128, 128), "fp16") for name in "xyz")
+    written.output(x @ z + y @ z)
+    opt = mugraph.superoptimize(written, target=ON_CUDA)
+    assert opt.found
+    floats = opt.best.certificate.floats
+    assert floats is not None
+    assert ((0,), True) in [(each.outputs, each.blocks > each.chosen) for each in floats.blocks]
+    assert opt.best.spot_check is not None
+    assert not opt.best.spot_check.missed
+    folder = opt.save(f"{tmp_path}/out")
+    again = mugraph.load(folder).best.certificate.floats
+    assert again is not None
+    assert again.blocks == floats.blocks
+    capsys.readouterr()
+    assert main(["verify", "--certificate", str(folder)]) == 0
+    assert "of some blocks of the outputs" in capsys.readouterr().out
+
+
 def test_what_was_run_is_kept_and_what_was_not_is_made_up_for(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     store = Store(tmp_path)  # type: ignore[arg-type]
     with monkeypatch.context() as without:
@@ -489,7 +516,10 @@ def test_the_evidence_is_saved_and_read_back(tmp_path: object, capsys: pytest.Ca
     assert mugraph.load(folder).best.spot_check == opt.best.spot_check
     record = json.loads((folder / "report.json").read_text())["best"]["spot_check"]
     assert record == opt.best.spot_check.to_json()
-    assert "blocks of the printed kernels were run on the CUDA emulator: no fault" in spot_check_text(opt.best.spot_check)
+    text = spot_check_text(opt.best.spot_check)
+    assert "blocks of the printed kernels (kernel_" in text
+    assert "were run on the CUDA emulator: no fault" in text
+    assert SpotCheck.from_json({name: value for name, value in record.items() if name != "where"}).where == ""
     print_result(opt)
     assert "these are the errors of the same muGraph compiled for a CPU" in capsys.readouterr().out
     with pytest.raises(TypeError, match="ran"):

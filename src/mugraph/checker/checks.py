@@ -21,7 +21,7 @@ import numpy as np
 from mugraph.checker import residue_fields
 from mugraph.checker.bound import Bound, bound_of
 from mugraph.checker.constants import check_constants
-from mugraph.checker.float_errors import check_floats, is_sample, measure
+from mugraph.checker.float_errors import check_floats, measure, part_compared
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.function_properties import outputs
 from mugraph.checker.interpreter import run
@@ -151,8 +151,8 @@ class _Check:
                 check_floats(certificate.get("floats"), [output["dtype"] for output in _outputs(program)], sizes)
             float_error = measure(left, right, _shapes(left), self.rng)
             recorded = (certificate.get("floats") or {}).get("max_relative_error")
-        some = ", of samples of their elements for some inputs" if is_sample(certificate.get("floats")) else ""
-        kernels = f"those of kernels are a consistent record{some}"
+        part = part_compared(certificate.get("floats"))
+        kernels = "those of kernels are a consistent record" + (f", {part}" if part else "")
         self._checked("floats", f"stable on slices in float32 (error {float_error:.1e}); {kernels}")
         with self._part("record"):
             check_record(certificate)

@@ -80,9 +80,13 @@ def _check_sample(kind: str, compared: Any, elements: Sequence[int], computed: S
         raise Rejected(f"certificate.json: floats: the elements compared at {kind} are no parts of the outputs")
 
 
-def is_sample(record: Any) -> bool:
-    """Whether a record of floats says that for some inputs not all elements were compared."""
-    return any(entry.get("compared") is not None for entry in (record or {}).get("inputs", ()))
+def part_compared(record: Any) -> str:
+    """Which part of the outputs a record of floats says was compared; empty where it was all of them."""
+    record = record or {}
+    if record.get("blocks"):
+        return "of some blocks of the outputs"
+    sampled = any(entry.get("compared") is not None for entry in record.get("inputs", ()))
+    return "of samples of their elements for some inputs" if sampled else ""
 
 
 def _check_summary(record: Json, standard: Json) -> None:

@@ -20,7 +20,7 @@ from mugraph.verifier import Certificate
 
 R = TypeVar("R")
 
-_FORM = {"on": str, "ran": int, "blocks": int, "largest_error": (float, None), "missed": str}
+_FORM = {"on": str, "ran": int, "blocks": int, "largest_error": (float, None), "missed": str, "where": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class SpotCheck:
     """Which kernels were not run or compared, and why; empty where each was."""
     fault: str = ""
     """What is wrong with a kernel; empty where nothing is known to be."""
+    where: str = ""
+    """Which blocks of each kernel's grid were run."""
 
     def to_json(self) -> dict[str, Any]:
         """The evidence as JSON values; kernels with a fault are not kept."""
@@ -44,8 +46,9 @@ class SpotCheck:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SpotCheck:
         """What `to_json` wrote; raises TypeError for anything else."""
-        expect(values, _FORM, "spot_check")
-        return cls(**{name: values[name] for name in _FORM})
+        record = {"where": "", **values}  # earlier ones do not say where
+        expect(record, _FORM, "spot_check")
+        return cls(**{name: record[name] for name in _FORM})
 
 
 _SECONDS = (float, None)

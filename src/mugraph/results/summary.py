@@ -123,7 +123,8 @@ def spot_check_text(check: SpotCheck) -> str:
     missed = f"not run on the {check.on}: {check.missed}"
     if not check.ran:
         return f"the printed kernels were {missed}"
-    ran = f"{check.ran} of {check.blocks} blocks of the printed kernels were run on the {check.on}"
+    where = f" ({check.where})" if check.where else ""
+    ran = f"{check.ran} of {check.blocks} blocks of the printed kernels{where} were run on the {check.on}"
     if check.largest_error is None:
         return f"{ran}: no fault, but nothing was compared: {check.missed}"
     return f"{ran}: no fault, largest error {check.largest_error:.1e}" + (f"; {missed}" if check.missed else "")

@@ -88,6 +88,7 @@ class _Check:
     errors: list[float] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     fault: str = ""
+    where: list[str] = field(default_factory=list)
 
     @property
     def graph(self) -> Graph:
@@ -96,7 +97,13 @@ class _Check:
     def report(self) -> SpotCheck:
         blocks = sum(math.prod(self._body(index).grid) for index in self.executable.launches)
         return SpotCheck(
-            self.emulator.title, self.ran, blocks, max(self.errors, default=None), "; ".join(self.missed), self.fault
+            self.emulator.title,
+            self.ran,
+            blocks,
+            max(self.errors, default=None),
+            "; ".join(self.missed),
+            self.fault,
+            "; ".join(self.where),
         )
 
     def run(self) -> None:
@@ -138,6 +145,8 @@ class _Check:
         limit = seconds if left is None else min(seconds, left)
         ran = self.emulator.run_blocks(launch.kernel, self.executable.sources, [*inputs, *outputs], blocks, limit)
         self.ran += ran
+        places = ", ".join(str(_index(block, body.grid)) for block in blocks[:ran])
+        self.where.append(f"{name} at {places} of {' x '.join(map(str, body.grid))}")
         if self.emulator.findings:
             first, *more = self.emulator.findings
             raise _FaultFound(f"{first}{f', and {len(more)} findings more' if more else ''}")
