@@ -40,7 +40,9 @@ from mugraph.verifier.reference import spread
 from mugraph.verifier.samples import Places
 
 _SECONDS = 1.0
-"""For the blocks of one candidate's kernels, shared evenly by these: none but the first of each is begun later."""
+"""For the blocks of one candidate's kernels, shared evenly by these, ..."""
+_KINDS = 4
+"""... and as long as so many blocks of a kernel are expected to take: the first of `_chosen`, which are of different kinds."""
 _LONGEST = 5.0
 """A block that is expected to take longer, its kernel's tensors copied for it, is not begun."""
 _BLOCKS = 8
@@ -126,12 +128,14 @@ class _Check:
                 self.missed.append(f"{launch.kernel.name}: {error}")
 
     def _run_kernel(self, index: int, launch: Launched, seconds: float) -> None:
-        """Run blocks of a kernel, as many as its time allows; raises _FaultFound, and what the emulator raises."""
+        """Run blocks of a kernel, as many as fit some `seconds`, or those of different kinds; raises _FaultFound, and what the
+        emulator raises."""
         body, name = self._body(index), launch.kernel.name
         graph = self.graph
         tensors = [graph.tensor(value) for value in (*launch.inputs, *launch.outputs)]
         copied = sum(tensor.elements * self.emulator.runs_as(tensor.dtype).bytes for tensor in tensors)
-        longest = _block_seconds(body, self.emulator) + copied * self.emulator.seconds_per_byte
+        one = _block_seconds(body, self.emulator)
+        longest = one + copied * self.emulator.seconds_per_byte
         if longest > _LONGEST:
             self.missed.append(f"{name}: one of its blocks would take about {longest:.0f} s with its tensors")
             return
@@ -141,8 +145,8 @@ class _Check:
         blocks = _chosen(body.grid, self.seed)
         inputs = [self._stored(launch, value) for value in launch.inputs]
         outputs = [_unwritten(graph.tensor(value).elements, self._type(value)) for value in launch.outputs]
-        left = self.deadline.remaining
-        limit = seconds if left is None else min(seconds, left)
+        left, limit = self.deadline.remaining, max(seconds, (_KINDS - 1) * one)
+        limit = limit if left is None else min(limit, left)
         ran = self.emulator.run_blocks(launch.kernel, self.executable.sources, [*inputs, *outputs], blocks, limit)
         self.ran += ran
         places = ", ".join(str(_index(block, body.grid)) for block in blocks[:ran])
