@@ -50,6 +50,13 @@ def test_values_do_not_depend_on_axes_they_are_repeated_along() -> None:
     assert sorted(program.sizes[axis] for axis in query.axes - key.axes) == [3, 3]
 
 
+def test_a_mask_beside_scores_does_not_turn_their_product_round() -> None:
+    p = Program()
+    q, k, mask = p.input("q", (4, 16)), p.input("k", (64, 16)), p.input("mask", (64,))
+    sizes = [axis_program(finished(p, scores.exp())).sizes for scores in (q @ k.transpose(0, 1), mask * (q @ k.transpose(0, 1)))]
+    assert sizes == [(4, 16, 64)] * 2
+
+
 def test_reducing_over_a_repeated_axis_becomes_a_factor() -> None:
     p = Program()
     x = p.input("x", (4, 1))

@@ -332,7 +332,7 @@ class _Analysis:
         """Number the axes, drop views and what no output needs, and share equal terms."""
         roots = [self.of_value[value] for value in self.graph.outputs]
         terms, done = _Terms(self.unifier), dict[int, int]()
-        for index in operands_first(roots, lambda index: self.drafts[index].inputs):
+        for index in operands_first(roots, self.largest_first):
             draft = self.drafts[index]
             done[index] = terms.of_draft(draft, tuple(done[operand] for operand in draft.inputs))
         outputs = tuple((done[root], terms.slots(self.drafts[root].dims)) for root in roots)
@@ -343,6 +343,11 @@ class _Analysis:
                 "in parts"
             )
         return maxima_together(AxisProgram(tuple(terms.terms), outputs, sizes))
+
+    def largest_first(self, index: int) -> list[int]:
+        """The operands of a draft, those of most dimensions first: axes have the order of tensors that have all, and not that
+        of a mask or a scale beside one, which would turn products round."""
+        return sorted(self.drafts[index].inputs, key=lambda operand: -len(self.drafts[operand].dims))
 
 
 @dataclass
