@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,41 @@ def test_slots_say_where_something_is_appended_and_what_is_held() -> None:
     assert graph.more == 1
     held = AtCapacity(graph, 4, graph.module, torch.device("cpu")).arguments(2, at(2, (Q, K, V, NEW)))[4:]
     assert [each.tolist() for each in held] == [[False, False, True, False, False], [True, True, True, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("name", "zeroed"),
+    [
+        ("attention spelled out", {2}),  # of keys, scores are masked
+        ("decode", {2}),
+        ("attention with a boolean mask", {1, 2}),
+        ("gram", {0}),  # 1 / 0 is no neutral element
+        ("in two steps", {1}),
+        ("sum of all", set()),  # of which nobody else would say how much is held
+        ("softmax", set()),
+    ],
+)
+def test_inputs_that_are_summed_as_they_are_are_not_chosen_from(name: str, zeroed: set[int]) -> None:
+    fn, inputs = CASES[name]
+    graph = masked_of(fn, *inputs)
+    assert graph.zeroed == zeroed
+    assert graph.slots, "something says what is held"
+    placeholders = [node for node in graph.module.graph.nodes if node.op == "placeholder"]
+    for number in zeroed:
+        assert not [user for user in placeholders[number].users if "ScalarOther" in str(user.target)]
+    given = AtCapacity(graph, CAPACITY, graph.module, torch.device("cpu")).arguments(7, at(7, inputs), behind=math.nan)
+    for number, (tensor, place) in enumerate(zip(given, graph.inputs, strict=False)):
+        if place is not None:
+            behind = tensor.narrow(place.dim, 7, CAPACITY - 7)
+            assert bool((behind == 0).all()) if number in zeroed else bool(behind.isnan().all())
+
+
+def test_what_has_to_be_0_and_is_not_would_reach_a_result() -> None:
+    fn, inputs = CASES["attention spelled out"]
+    graph = masked_of(fn, *inputs)
+    anything = replace(graph, zeroed=frozenset())
+    runner = AtCapacity(anything, CAPACITY, graph.module, torch.device("cpu"))
+    assert not runner.ignores_other_slots(7, at(7, inputs))
 
 
 REFUSED: dict[str, Fn] = {

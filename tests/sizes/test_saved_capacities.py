@@ -180,6 +180,14 @@ def test_words_that_make_another_function_of_the_programs_are_found_out(folder: 
     assert check_range_of_capacities(wrong, f"{file}:decode", None, json_output=True) == 1
 
 
+def test_what_is_said_to_be_0_behind_the_elements_is_what_the_function_asks_for(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text(FUNCTIONS)
+    assert json.loads((folder / "capacities.json").read_text())["zeroed"] == [2]
+    wrong = changed(folder, tmp_path / "wrong", "capacities.json", _set("zeroed", [1, 2]))
+    assert check_range_of_capacities(wrong, f"{file}:decode", None, json_output=True) == 1
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -196,6 +204,10 @@ def test_words_that_make_another_function_of_the_programs_are_found_out(folder: 
         _set("dimension", {"name": "keys", "low": 1, "high": 700}),
         _set("dimension", {"name": "keys", "low": "1", "high": 70}),
         _set("counts", [1]),
+        _set("zeroed", []),
+        _set("zeroed", [0]),
+        _set("zeroed", [2, 9]),
+        _set("zeroed", None),
     ],
 )
 def test_other_words_about_the_same_programs_are_refused(folder: Path, tmp_path: Path, change: Any) -> None:

@@ -1,8 +1,9 @@
 """Saved kernels of capacities: whether their masked programs let through nothing of other slots, and compute the same.
 
 Masked programs are run in float64, at a few sizes of each capacity: with numbers, NaN and infinities in the slots that are not
-held results must be those with 0 there, and each capacity must have the results of the next larger one (docs/theory.md, "Any size
-from slots"). That is measured, and no proof. That a function is one of these programs at every size, nothing in a folder can say.
+held, and need not be 0, results must be those with 0 there, and each capacity must have the results of the next larger one
+(docs/theory.md, "Any size from slots"). That is measured, and no proof. That a function is one of these programs at every size,
+nothing in a folder can say.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_ra
 from mugraph.checker.tensors import Array
 
 _GARBAGE = (np.nan, np.inf, -np.inf, 1e3)
-"""What lies in slots that are not held, beside 0."""
+"""What lies in slots that are not held, beside 0, of arguments that are not said to have 0 there."""
 _SIGNS = ((0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
 """Those of numbers that programs are called with, for every other argument, 0 being both: in sums and products of numbers of one
 sign a 0 that takes part in a maximum is found."""
@@ -74,6 +75,8 @@ class _Masked:
             raise Rejected(f"capacities/{capacity}: its program has other inputs or outputs than capacities.json says")
         if any(first is not None and not 0 <= first < end for first, end in said["slots"]):
             raise Rejected("capacities.json: an input says of no slots that they are held")
+        if any(said["inputs"][number] is None for number in said["zeroed"]):
+            raise Rejected("capacities.json: an input without slots is said to have 0 in some")
         if any(each["dtype"] in _INDICES for each in made.tensors):
             raise Undecided(f"capacities/{capacity}: its program looks something up, and is not called here")
         outputs = [program["nodes"][i]["outputs"][j]["shape"] for i, j in program["outputs"]]
@@ -121,7 +124,9 @@ class _Masked:
             places = np.arange(self.slots)
             return np.asarray((places < size + end) & (places >= (0 if first is None else size + first)), np.float64)
         dim: int | None = self.said["inputs"][number]
-        return inputs[number] if dim is None else _in_slots(inputs[number], dim, size, self.slots, behind)
+        if dim is None:
+            return inputs[number]
+        return _in_slots(inputs[number], dim, size, self.slots, 0.0 if number in self.said["zeroed"] else behind)
 
     def examples(self, signs: tuple[int, int]) -> dict[int, Array]:
         """Arguments of the function at the capacity: normal numbers, or those of one sign for each; booleans are true, so that

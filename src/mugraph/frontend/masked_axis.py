@@ -4,8 +4,9 @@ A graph that PyTorch recorded with a symbol for one size is run at a larger one:
 which the first hold the elements and the others hold anything. Calls that do the same to every slice
 (`mugraph.frontend.symbolic_axis`) need nothing for that. What reduces the axis reads `where(held, x, neutral)` instead of x, so
 that no other slot reaches a result, whatever it holds; a concatenation that appends to the axis chooses the places behind the
-last element. Which slots are held says an input of booleans, so that one graph serves every size up to its capacity.
-docs/theory.md has the theorem ("Any size from slots").
+last element. Inputs that are summed as they are need no choice if the others of their slots are 0, which callers see to. Which
+slots are held says an input of booleans, so that one graph serves every size up to its capacity. docs/theory.md has the theorem
+("Any size from slots").
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class SlotPlaces:
     counts: tuple[int, ...]
     """After these come sizes of the axis, so much larger than the symbol, as vectors of one number of fp32."""
     outputs: tuple[Place | None, ...]
+    zeroed: frozenset[int]
+    """Inputs by number, of which the slots that are not held are 0; those of others may hold anything."""
 
     @property
     def more(self) -> int:
@@ -84,13 +87,14 @@ def masked(graph: fx.Graph, tensors: dict[str, Any] | torch.nn.Module, watched: 
     symbols = {symbol for node in graph.nodes for symbol in symbols_of(node.meta.get("val"))}
     if len(symbols) != 1:
         raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and one is wanted")
-    masking = _Masking(graph, watched)
-    with _disable_current_modes(), torch.no_grad():  # Dynamo's, whose tensors without data are others
-        for node in graph.nodes:
-            masking.add(node)
-    if not masking.slots:
-        raise SizeMatters("nothing is reduced along the axis")
-    return masking.result(tensors)
+    for zeroes in (True, False):  # of what sums inputs and does nothing else, masks say what is held
+        masking = _Masking(graph, watched, zeroes)
+        with _disable_current_modes(), torch.no_grad():  # Dynamo's, whose tensors without data are others
+            for node in graph.nodes:
+                masking.add(node)
+        if masking.slots:
+            return masking.result(tensors)
+    raise SizeMatters("nothing is reduced along the axis")
 
 
 def _more(size: Any) -> int | None:
@@ -119,13 +123,15 @@ def _place(value: Any) -> Place | None:
 class _Masking:
     """A masked graph that is being put together."""
 
-    def __init__(self, original: fx.Graph, watched: Collection[fx.Node]) -> None:
-        self.graph, self.watched = fx.Graph(), watched
+    def __init__(self, original: fx.Graph, watched: Collection[fx.Node], zeroes: bool) -> None:
+        self.graph, self.watched, self.zeroes = fx.Graph(), watched, zeroes
         self.copies: dict[fx.Node, fx.Node] = {}
         self.slots: dict[Slots, fx.Node] = {}
         self.counts: dict[int, fx.Node] = {}
-        self.zero_behind: set[fx.Node] = set()
-        """Nodes of the original whose other slots are 0, unless all of the row is NaN."""
+        self.zero_behind: dict[fx.Node, frozenset[int]] = {}
+        """Nodes of the original whose other slots are 0, unless all of the row is NaN, if those of these inputs are."""
+        self.zeroed: set[int] = set()
+        """Inputs of which that is asked."""
         self.first_results: set[fx.Node] = set()
         """Nodes of the original with several results, the first of which is what stands for them."""
         self.inputs: list[Place | None] = []
@@ -137,9 +143,7 @@ class _Masking:
         """Add what stands for a node of the original."""
         match node.op:
             case "placeholder":
-                self.inputs.append(_place(node.meta.get("val")))
-                self.copies[node] = self.graph.node_copy(node)
-                self._placed.append(self.copies[node])
+                self._add_input(node)
             case "get_attr":
                 if symbols_of(node.meta.get("val")):
                     raise SizeMatters(f"{node.target} has a size that varies")
@@ -154,7 +158,8 @@ class _Masking:
     def result(self, tensors: dict[str, Any] | torch.nn.Module) -> MaskedGraph:
         """The graph, to which nothing is added any more."""
         module = fx.GraphModule(tensors, self._in_order())
-        return MaskedGraph(tuple(self.inputs), tuple(self.slots), tuple(self.counts), tuple(self.outputs), module)
+        places = tuple(self.inputs), tuple(self.slots), tuple(self.counts), tuple(self.outputs)
+        return MaskedGraph(*places, frozenset(self.zeroed), module)
 
     def _in_order(self) -> fx.Graph:
         """The graph with all inputs before everything else, and those of slots before those of counts."""
@@ -163,6 +168,15 @@ class _Masking:
         for node in (*inputs, *(node for node in self.graph.nodes if node.op != "placeholder")):
             copies[node] = ordered.node_copy(node, copies.__getitem__)
         return ordered
+
+    def _add_input(self, node: fx.Node) -> None:
+        value: Any = node.meta.get("val")
+        place = _place(value)
+        if self.zeroes and place is not None and value.is_floating_point():
+            self.zero_behind[node] = frozenset({len(self.inputs)})
+        self.inputs.append(place)
+        self.copies[node] = self.graph.node_copy(node)
+        self._placed.append(self.copies[node])
 
     def _add_output(self, node: fx.Node) -> None:
         if not isinstance(node.args[0], (tuple, list)):
@@ -196,7 +210,7 @@ class _Masking:
             return
         self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
         if name in KEEP_ZEROS and node.all_input_nodes[0] in self.zero_behind:
-            self.zero_behind.add(node)
+            self.zero_behind[node] = self.zero_behind[node.all_input_nodes[0]]
 
     # what rules put in ----------------------------------------------------------------------------------------------------
 
@@ -218,7 +232,10 @@ class _Masking:
     def held(self, source: fx.Node, neutral: float) -> fx.Node:
         """An operand of a call, with a number in the place of whatever other slots hold; itself where it has no axis."""
         value, copy = source.meta["val"], self.copies[source]
-        if dim_of(value) is None or (neutral == 0 and source in self.zero_behind):
+        if dim_of(value) is None:
+            return copy
+        if neutral == 0 and source in self.zero_behind:
+            self.zeroed |= self.zero_behind[source]
             return copy
         if not value.is_floating_point():
             raise SizeMatters("numbers are reduced that are no floating-point numbers")
@@ -264,7 +281,9 @@ class _Masking:
 
 _Rule = Callable[[_Masking, Call], None]
 """Puts what stands for a call that reduces the axis, or appends to it, into a graph; raises SizeMatters where it cannot."""
-_MOVES = "view reshape _unsafe_view unsqueeze squeeze clone contiguous alias detach _to_copy to expand permute t transpose"
+_MOVES = (
+    "view reshape _unsafe_view unsqueeze squeeze clone contiguous alias detach _to_copy to expand permute t transpose numpy_T"
+)
 KEEP_ZEROS = frozenset(_MOVES.split())
 """Calls that move elements, or change their type: what is 0 stays so."""
 
@@ -335,7 +354,7 @@ def _normalized(masking: _Masking, call: Call) -> None:
         raise _refused(call, "it does not act along the axis")
     _replaced(masking, call, {source: masking.held(source, -math.inf)})
     if "log" not in name_of(call.node):
-        masking.zero_behind.add(call.node)
+        masking.zero_behind[call.node] = frozenset()
 
 
 def name_of(node: fx.Node) -> str:
@@ -384,6 +403,8 @@ def _appended(masking: _Masking, call: Call) -> None:
         one = added if more == 1 else masking.call(_aten.slice.Tensor, added, dim, number, number + 1)
         whole = masking.appended(Slots(first + number, first + number + 1), one, whole, call.result, dim)
     masking.copies[call.node] = whole
+    if tensors[0] in masking.zero_behind:
+        masking.zero_behind[call.node] = masking.zero_behind[tensors[0]]
 
 
 def _attended(masking: _Masking, call: Call) -> None:

@@ -18,7 +18,7 @@ _NEAREST = 0.75
 _STEPS = 4
 """Binary digits of the largest capacity that are not 0."""
 _GARBAGE = (torch.nan, torch.inf, -torch.inf)
-"""What is put into slots that are not held, to see that none of it reaches a result."""
+"""What is put into slots that are not held, and need not be 0, to see that none of it reaches a result."""
 
 
 class AtCapacity:
@@ -74,8 +74,8 @@ class AtCapacity:
     def arguments(
         self, size: int, inputs: Sequence[torch.Tensor], kept: dict[int, _Kept] | None = None, behind: float = 0.0
     ) -> list[torch.Tensor]:
-        """What `run` is called with, contiguous: the inputs in slots, `behind` which other ones are that number, and what is
-        held.
+        """What `run` is called with, contiguous: the inputs in slots, `behind` which other ones are that number, or 0 where they
+        have to be, and what is held.
 
         `kept` is memory of earlier calls with the same number behind, by input; it is added to.
         """
@@ -85,7 +85,7 @@ class AtCapacity:
 
     def ignores_other_slots(self, size: int, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether the outputs at a size are the same, bit by bit, whatever floating-point numbers lie in slots that are not
-        held."""
+        held and need not be 0."""
         plain = self(size, inputs)
         made = (self._held(size, self.run(*self.arguments(size, inputs, behind=garbage))) for garbage in _GARBAGE)
         return all(_same_bits(one, other) for outputs in made for one, other in zip(plain, outputs, strict=True))
@@ -104,7 +104,7 @@ class AtCapacity:
         if place is None or given.shape[place.dim] == self._slots:
             return given.contiguous()
         if number not in kept:
-            kept[number] = _Kept.of(given, place.dim, self._slots, behind)
+            kept[number] = _Kept.of(given, place.dim, self._slots, 0.0 if number in self.graph.zeroed else behind)
         return kept[number].filled(given)
 
     def _meant(self, size: int, slots: Slots, line: torch.Tensor) -> torch.Tensor:

@@ -83,7 +83,7 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
         return (
             f"{self.masked.claim}. The muGraphs of capacities {sizes} are proved to compute the masked program there, and gave "
-            f"the same bits whatever number lay behind the elements; {wrong}"
+            f"the same bits whatever number lay behind the elements, where calls put no 0; {wrong}"
         )
 
     def _optimized(self, optimize: Optimize, capacity: int, settings: Mapping[str, Any]) -> Superoptimized:

@@ -1,8 +1,9 @@
 """Kernels of a few capacities on disk: what a saved program is (`mugraph.results.serialization`), for each capacity.
 
 mugraph.json          the manifest, of the kind `capacities`
-capacities.json       the dimension and its range, where it stands in arguments and outputs, what further arguments say of slots,
-                      which argument each input of the programs is, what calls took, the claim in words
+capacities.json       the dimension and its range, where it stands in arguments and outputs, which of these are 0 behind the
+                      elements, what further arguments say of slots, which argument each input of the programs is, what calls
+                      took, the claim in words
 capacities/N/...      the saved result for the masked program at capacity N
 
 What is looked at when the folder is read says `mugraph.sizes.loaded_capacities`. Whose function it is at each size is not in it:
@@ -67,6 +68,7 @@ def save(path: Path, table: CapacityCalls[MaskedFunction], dynamic: Dynamic, cla
         "slots": [[slots.first, slots.end] for slots in places.slots],
         "counts": list(places.counts),
         "outputs": [None if place is None else [place.dim, place.more] for place in places.outputs],
+        "zeroed": sorted(places.zeroed),
         "arguments": order,
         "structure": _structure(masked),
         "seconds": {str(capacity): _by_text(table.seconds.get(capacity, {})) for capacity in sorted(table.kernels)},
@@ -127,6 +129,7 @@ class SavedCapacities:
             tuple(_slots(*slots) for slots in record["slots"]),
             tuple(map(_number, record["counts"])),
             tuple(None if place is None else Place(*map(_number, place)) for place in record["outputs"]),
+            frozenset(map(_number, record["zeroed"])),
         )
         seconds = {
             int(capacity): {int(size): float(each) for size, each in measured.items()}
@@ -137,6 +140,8 @@ class SavedCapacities:
             raise ValueError("inputs of programs are not the arguments, one each")
         if not any(places.inputs) or not places.slots or dim.high > max(seconds):
             raise ValueError("nothing has the dimension, or no capacity holds all of it")
+        if any(places.inputs[number] is None for number in places.zeroed):
+            raise ValueError("an input without slots has none that are 0")
         programs = saved.programs(seconds)
         structure = record["structure"]
         filled(structure, list(range(len(places.outputs))))
@@ -163,7 +168,7 @@ class SavedCapacities:
         order = _with_captured(numbers, len(masked.inputs))
         brought = (None,) * (len(self.places.inputs) - len(masked.inputs))
         graph = masked.graph
-        theirs = SlotPlaces((*graph.inputs, *brought), graph.slots, graph.counts, graph.outputs)
+        theirs = SlotPlaces((*graph.inputs, *brought), graph.slots, graph.counts, graph.outputs, graph.zeroed)
         if tuple(order) != self.arguments or self.places != theirs or self.structure != _structure(masked):
             return False
         return bool(verify_graphs(*as_stored(traced.graph, program)).equivalent)
