@@ -46,6 +46,7 @@ class AtCapacity:
         self._kept: dict[int, _Kept] = {}
         self._one_at_a_time = threading.Lock()
         self._last_told: tuple[int, list[torch.Tensor]] = (0, [])
+        self._varies = any(place is not None for place in graph.outputs)
         self._places = [(number, place.dim, place.more) for number, place in enumerate(graph.inputs) if place is not None]
 
     def __call__(self, size: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -114,6 +115,8 @@ class AtCapacity:
 
     def _held(self, size: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What is held of the outputs, in memory of its own."""
+        if not self._varies:
+            return [*outputs]
         return [_first(output, place, size) for output, place in zip(outputs, self.graph.outputs, strict=True)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -37,6 +37,14 @@ _SLOTS = 32
 def short_iterations(slots: int) -> SearchSpace | None:
     """The part of the search space that suits kernels which copy what is left of tensors in the last tile; None if it is all."""
     return SearchSpace(loops=(slots // _SLOTS,)) if slots >= 2 * _SLOTS else None
+
+
+class _Told(NamedTuple):
+    """The length and the strides that kernels were told last, and where that lies, which nobody changes."""
+
+    sizes: tuple[int, ...]
+    arguments: array[int]
+    address: int
 
 
 class GrowingKernels:
@@ -76,6 +84,8 @@ class GrowingKernels:
         number, axis = next(iter(axes.items()))
         self._most = graph.tensor(given[number]).shape[axis.dim] - axis.more
         self._recognizers: tuple[Recognizer, ...] = ()
+        """Those of the latest calls first."""
+        self._told = _Told((), array("q"), 0)
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         made = self.recognized(tensors)
@@ -83,9 +93,12 @@ class GrowingKernels:
 
     def recognized(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """The outputs for tensors that cannot be told from those of an earlier call, but by their length; else None."""
-        for recognize in self._recognizers:
+        recognizers = self._recognizers
+        for recognize in recognizers:
             addresses = recognize(tensors)
             if addresses is not None:
+                if recognize is not recognizers[0]:
+                    self._recognizers = (recognize, *(other for other in recognizers if other is not recognize))
                 return self._recognized(tensors, addresses)
         return None
 
@@ -93,7 +106,7 @@ class GrowingKernels:
         """The outputs for tensors that are read where they lie; None where their lengths differ, or are too large."""
         number, dim, more = self._along[0]
         length = tensors[number].shape[dim] - more
-        sizes = [length]
+        sizes: tuple[int, ...] = (length,)
         for number, dim, more in self._along:
             tensor = tensors[number]
             if tensor.shape[dim] - more != length:
@@ -101,8 +114,11 @@ class GrowingKernels:
             sizes += tensor.stride()[:-1]
         if not 0 < length <= self._most:
             return None
-        arguments = array("q", sizes)
-        return self._run([*tensors, arguments], [*addresses, arguments.buffer_info()[0]])
+        told = self._told
+        if told.sizes != sizes:
+            arguments = array("q", sizes)
+            told = self._told = _Told(sizes, arguments, arguments.buffer_info()[0])
+        return self._run([*tensors, told.arguments], [*addresses, told.address])
 
     def _read(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs, each input read with all that may be wrong with it; later calls with such inputs are recognized."""
