@@ -162,6 +162,16 @@ def test_sizes_at_which_pytorch_is_faster_are_its_own() -> None:
     assert run.made == [1024]
 
 
+def test_who_was_slow_while_other_programs_ran_is_looked_at_again() -> None:
+    run = Counted(in_place=True, slow_until=100)
+    assert run.runs(17) is None
+    run.slow_until = 0
+    assert [run.runs(17) for _ in range(33)] == [None] * 31 + [1024] * 2
+    run.slow_until = 100
+    assert [run.runs(20) for _ in range(1024)] == [1024] * 1022 + [None] * 2
+    assert run.runs(65) is None, "the first of about as many"
+
+
 def test_kernels_that_copy_are_compared_at_the_sizes_that_are_copied_most_for() -> None:
     run = Counted(in_place=False, slow_until=100)
     assert [run.runs(size) for size in (17, 128, 129, 1024)] == [None, None, 1024, 1024]

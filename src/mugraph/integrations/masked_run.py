@@ -36,6 +36,10 @@ _GROWTH = 4
 _ROOM, _ROOM_BYTES = 1024, 1 << 26
 """On a CPU the first ones have so many slots at least, unless the inputs that have the axis take more than that then."""
 
+_AGAIN = 32
+"""Calls after which it is looked again which of kernels and PyTorch is faster, and then as many times as many: what other
+programs did meanwhile may have slowed down one of them."""
+
 T = TypeVar("T")
 
 _log = logging.getLogger("mugraph.torch_compile")
@@ -48,6 +52,20 @@ class AtCapacityGraphs:
     padded: torch.fx.GraphModule
     in_place: torch.fx.GraphModule | None = None
     """None where kernels cannot read them so."""
+
+
+@dataclass(slots=True)
+class _Decision:
+    """Whether kernels run sizes, until so many calls have come."""
+
+    faster: bool
+    until: int
+    calls: int = 0
+
+    def is_due(self) -> bool:
+        """Whether this call is to decide anew."""
+        self.calls += 1
+        return self.calls >= self.until
 
 
 Specialize = Callable[[torch.fx.GraphModule, MaskedGraph, float | None], AtCapacityGraphs | None]
@@ -78,7 +96,7 @@ class MaskedRun:
         self.faster, self.strict = faster, strict
         self.capacities: dict[int, AtCapacity | None] = {}
         """In ascending order; None where PyTorch is to run the part."""
-        self._decided: dict[tuple[int, int], bool] = {}
+        self._decided: dict[tuple[int, int], _Decision] = {}
         """By capacity and bits of a size, whether kernels that read tensors where they lie run such sizes."""
         self._places = [(number, place.dim) for number, place in enumerate(part.masked.inputs) if place is not None]
         self._strides = part.strides
@@ -115,16 +133,20 @@ class MaskedRun:
 
     def _is_chosen(self, runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether kernels run a size: those that read tensors where they lie take the time of the size, and are compared with
-        PyTorch at the first call of about as many elements."""
+        PyTorch at the first call of about as many elements, and at later ones that come less and less often."""
         if not self.faster or runner.in_place is None:
             return True
         about = runner.capacity, size.bit_length()
-        if about not in self._decided:
+        decision = self._decided.get(about)
+        if decision is None or decision.is_due():
             self._turn.take(functools.partial(self._decide, about, runner, size, inputs))
-        return self._decided.get(about, False)
+            decision = self._decided.get(about)
+        return decision is not None and decision.faster
 
     def _decide(self, about: tuple[int, int], runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> None:
-        self._decided[about] = self._is_faster(runner, size, inputs)
+        before = self._decided.get(about)
+        until = _AGAIN * (1 if before is None else before.until)
+        self._decided[about] = _Decision(self._is_faster(runner, size, inputs), until)
 
     def _fill(self, size: int, inputs: Sequence[torch.Tensor]) -> None:
         """Make capacities for a size, and for those that it may grow to: the largest first, which may serve the others."""
