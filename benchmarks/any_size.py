@@ -1,13 +1,14 @@
-"""One result for any batch beside kernels made for each size: how long the first call takes, and how fast later ones are.
+"""One result for any size beside kernels made for each: how long the first call takes, and how fast later ones are.
 
     python benchmarks/any_size.py
     python benchmarks/any_size.py --high 256 --sizes 6 --only swiglu --budget 60
 
-For each function a result for batches from 1 to `--high` is made, and called at random sizes that are none of its table. Of each
-size: seconds of the first call and of a repeated one, and whole calls beside those of kernels that are scheduled, compiled and
-proved for that size (`DynamicSuperoptimized.at`), in turns; results are compared with float64. A ratio above 1 says that the
-result for any batch is the faster one. It must compile nothing in its first calls. Results go to
-`benchmarks/results/any-size.json`.
+For each function a result for batches from 1 to `--high` is made, and called at random sizes that are none of its table; for
+attention over a growing cache one for 1 to 1,024 keys, called at 100, 300 and 700. At `--right` random sizes results are compared
+with float64. Of each size that is timed: seconds of the first call and of a repeated one, and whole calls beside those of kernels
+for that size in turns: scheduled, compiled and proved for it (`DynamicSuperoptimized.at`), or where nothing is put together of
+slices searched and measured for it alone. A ratio above 1 says that the result for any size is the faster one. It must compile
+nothing in its first calls. Results go to `benchmarks/results/any-size.json`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,7 +38,10 @@ from mugraph.runtime.benchmarking import duel
 
 RESULT = Path(__file__).parent / "results" / "any-size.json"
 WIDTH, HIDDEN, HEADS, KEYS, HEAD = 1024, 2048, 8, 256, 64
+CACHE, LENGTHS = 1024, (100, 300, 700)
 _REPEATED = 20
+_SPECIAL_SECONDS = 20.0
+_CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 Function = Callable[..., torch.Tensor]
 
 
@@ -52,7 +57,16 @@ def swiglu(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Te
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """One query of every sample and head, over the keys of its sample."""
-    return torch.softmax(q @ k.transpose(-1, -2) / HEAD**0.5, -1) @ v
+    return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
+
+
+def cached(heads: int, queries: int, dtype: torch.dtype) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    """Queries of one token, and a cache with so many keys of each head that they share."""
+
+    def inputs(keys: int) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.randn(heads, rows, 128).to(dtype) for rows in (queries, keys, keys))
+
+    return inputs
 
 
 def _weights(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
@@ -62,16 +76,35 @@ def _weights(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
 
 _LINEAR = (torch.ones(WIDTH), *_weights((WIDTH, HIDDEN)))
 _MLP = _weights((WIDTH, HIDDEN), (WIDTH, HIDDEN), (HIDDEN, WIDTH))
-CASES: dict[str, tuple[Function, Callable[[int], tuple[torch.Tensor, ...]], tuple[int, ...]]] = {
-    "rmsnorm_linear": (rmsnorm_linear, lambda n: (torch.randn(n, WIDTH), *_LINEAR), (0,)),
-    "swiglu": (swiglu, lambda n: (torch.randn(n, WIDTH), *_MLP), (0,)),
-    "attention": (
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function, its inputs at a size, and the dimension of each argument that has it."""
+
+    fn: Function
+    inputs: Callable[[int], tuple[torch.Tensor, ...]]
+    places: Mapping[int, int]
+    high: int | None = None
+    """The largest size; that of batches where it is None."""
+    sizes: Sequence[int] = ()
+    """Those that are timed, instead of random ones."""
+
+
+_GROWING: Mapping[int, int] = {1: 1, 2: 1}
+CASES: dict[str, Case] = {
+    "rmsnorm_linear": Case(rmsnorm_linear, lambda n: (torch.randn(n, WIDTH), *_LINEAR), {0: 0}),
+    "swiglu": Case(swiglu, lambda n: (torch.randn(n, WIDTH), *_MLP), {0: 0}),
+    "attention": Case(
         attention,
         lambda n: (torch.randn(n, HEADS, 1, HEAD), torch.randn(n, HEADS, KEYS, HEAD), torch.randn(n, HEADS, KEYS, HEAD)),
-        (0, 1, 2),
+        {0: 0, 1: 0, 2: 0},
     ),
+} | {
+    f"{name}_{short}": Case(attention, cached(*heads, dtype), _GROWING, CACHE, LENGTHS)
+    for name, heads in (("cache", (16, 1)), ("shared_cache", (8, 4)))
+    for short, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
 }
-"""Function, inputs for a batch, and the arguments that have it as their first dimension."""
 
 
 def main() -> None:
@@ -79,8 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--high", type=int, default=256, help="the largest batch (256)")
     parser.add_argument("--sizes", type=int, default=8, help="how many random sizes are timed (8)")
+    parser.add_argument("--right", type=int, default=200, help="at how many random sizes results are compared with float64 (200)")
     parser.add_argument("--budget", type=float, default=None, help="seconds for each table (no limit)")
-    parser.add_argument("--only", choices=CASES, help="one of the functions")
+    parser.add_argument("--only", choices=CASES, nargs="+", default=list(CASES), help="some of the functions")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes")
     options = parser.parse_args()
     record: dict[str, Any] = {
@@ -91,50 +125,75 @@ def main() -> None:
         "high": options.high,
         "functions": {},
     }
-    for name in CASES if options.only is None else [options.only]:
-        record["functions"][name] = _of_function(name, options.high, options.sizes, options.budget)
+    for name in options.only:
+        record["functions"][name] = _of_function(name, options)
         options.out.write_text(json.dumps(record, indent=1) + "\n")
     print(f"wrote {options.out}" + (", while other programs ran: times are noisy" if record["busy"] or is_busy() else ""))
 
 
-def _of_function(name: str, high: int, count: int, budget: float | None) -> dict[str, Any]:
-    fn, inputs, arguments = CASES[name]
-    batch = Dim("batch", 1, high)
-    started = time.perf_counter()
-    result = mugraph.superoptimize(fn, inputs(4), budget=budget, dynamic={number: {0: batch} for number in arguments})
-    record: dict[str, Any] = {
-        "seconds": time.perf_counter() - started,
-        "claim": result.claim,
+def _of_function(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    case = CASES[name]
+    high: int = case.high or options.high
+    dim, started = Dim("size", 1, high), time.perf_counter()
+    dynamic: dict[int | str, dict[int, Dim]] = {number: {place: dim} for number, place in case.places.items()}
+    result = mugraph.superoptimize(case.fn, case.inputs(4), budget=options.budget, dynamic=dynamic)
+    seconds, draw = time.perf_counter() - started, random.Random(0)
+    record: dict[str, Any] = {"high": high, "seconds": seconds, "claim": result.claim, **_made(result, high)}
+    print(f"{name}: {result!r} in {seconds:.0f} s")
+    right = [draw.randint(1, high) for _ in range(options.right)]
+    record["right"] = {"sizes": len(right), "worst": max((_error(result, case, size) for size in right), default=0.0)}
+    others = [size for size in range(1, high + 1) if (size,) not in result.table]
+    record["sizes"] = {}
+    for size in case.sizes or sorted(random.Random(0).sample(others, min(options.sizes, len(others)))):
+        record["sizes"][size] = row = _at(result, case, size)
+        plan = () if result.sliced is None and result.capacities is None else result.plan(size).chunks
+        row["plan"] = [chunk.size for chunk in plan]
+        print(
+            f"  size {size:4}: first call {row['first'] * 1e3:7.2f} ms, repeated {row['repeated'] * 1e3:7.3f} ms, "
+            f"{row['beside_special']:.2f} of special kernels ({row['special_seconds']:.1f} s to make), "
+            f"{row['beside_function']:.2f} of the function; {'+'.join(map(str, row['plan'])) or 'the function'}"
+        )
+    ratios = [row["beside_special"] for row in record["sizes"].values()]
+    record["beside_special"] = statistics.geometric_mean(ratios)
+    print(
+        f"  {record['beside_special']:.2f} of special kernels in geometric mean, {min(ratios):.2f} at least; "
+        f"{len(right)} random sizes right, relative error {record['right']['worst']:.1e} at most"
+    )
+    return record
+
+
+def _made(result: DynamicSuperoptimized, high: int) -> dict[str, Any]:
+    """What sizes are put together of, or held by."""
+    if result.capacities is not None:
+        kernels = result.capacities.kernels
+        return {"capacities": sorted(kernels), "in_place": sorted(result.capacities.in_place)}
+    return {
         "table": {size: made.found for (size,), made in sorted(result.table.items())},
         "chunk_seconds": result.costs.chunk,
         "padding_seconds": result.costs.padding,
         "predicted_worst": min(result.costs.ratio(size) for size in range(1, high + 1)) if result.sliced else None,
-        "sizes": {},
     }
-    print(f"{name}: {len(result.table)} sizes in {record['seconds']:.0f} s: {', '.join(map(str, record['table']))}")
-    others = [size for size in range(1, high + 1) if (size,) not in result.table]
-    for size in sorted(random.Random(0).sample(others, min(count, len(others)))):
-        record["sizes"][size] = row = _at(result, fn, inputs(size))
-        plan = result.plan(size).chunks if result.sliced else ()
-        row["plan"] = [chunk.size for chunk in plan]
-        print(
-            f"  batch {size:4}: first call {row['first'] * 1e3:7.2f} ms, repeated {row['repeated'] * 1e3:7.3f} ms, "
-            f"{row['beside_special']:.2f} of special kernels ({row['special_seconds']:.1f} s to make), "
-            f"{row['beside_function']:.2f} of the function; {'+'.join(map(str, row['plan'])) or 'the function'}"
-        )
-    return record
 
 
-def _at(result: DynamicSuperoptimized, fn: Function, given: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+def _error(result: DynamicSuperoptimized, case: Case, size: int) -> float:
+    """The largest error at a size, relative to the largest result in float64; no number of those may be wrong."""
+    given = case.inputs(size)
+    exact = case.fn(*(each.double() for each in given))
+    with torch.inference_mode():
+        error = float((result(*given).double() - exact).abs().max() / exact.abs().max())
+    assert error < _CLOSE[given[0].dtype], (size, error)
+    return error
+
+
+def _at(result: DynamicSuperoptimized, case: Case, size: int) -> dict[str, Any]:
     """Times at one size."""
-    exact = fn(*(each.double() for each in given))
+    given, fn = case.inputs(size), case.fn
     with torch.inference_mode():
         with mock.patch("mugraph.runtime.executable.Executable.__init__", side_effect=AssertionError("compiled")):
             first, repeated = _seconds(result, given), [_seconds(result, given) for _ in range(_REPEATED)]
-        error = float((result(*given).double() - exact).abs().max() / exact.abs().max())
-        assert error < 1e-4, error
         started = time.perf_counter()
-        special = result.at(*given)
+        alone = result.sliced is None
+        special = mugraph.superoptimize(fn, given, budget=_SPECIAL_SECONDS) if alone else result.at(*given)
         made = time.perf_counter() - started
         beside = duel(lambda: result(*given), lambda: special(*given))
         itself = duel(lambda: result(*given), lambda: fn(*given))
@@ -145,7 +204,7 @@ def _at(result: DynamicSuperoptimized, fn: Function, given: tuple[torch.Tensor, 
         "special_found": special.found,
         "beside_special": beside.speedup,
         "beside_function": itself.speedup,
-        "error": error,
+        "error": _error(result, case, size),
     }
 
 
