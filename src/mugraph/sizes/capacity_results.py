@@ -59,8 +59,7 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         like = self.kernels[min(self.kernels)].graph if self.kernels else None
         made = self._fitting(optimize, capacity, {**settings, "like": like}, deadline)
         if made is not None:
-            timed = settings.get("profile", True) and made.executable.machine.available
-            self.take(capacity, *self._in_place(capacity, made, timed))
+            self.take(capacity, *self._in_place(capacity, made, _is_timed(settings, made)))
 
     def plan(self, size: int) -> ChunkPlan:
         """How a size is run: by the kernels of one capacity, or by the function itself, whatever was measured to be faster."""
@@ -101,7 +100,8 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
                 made = _with_kernels(self._optimized(optimize, capacity, {**way, "budget": deadline.share(share)}))
                 if made is not None:
                     found = made
-                    if (in_place := self.growing(capacity, made)) is None or not in_place.kernels.copies:
+                    calls = [self.growing(capacity, each) for each in _choices(made, _is_timed(settings, made))]
+                    if calls[0] is None or any(call is not None and not call.kernels.copies for call in calls):
                         break
         return found
 
@@ -109,7 +109,7 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         """The result with the muGraph, of those that were proved, whose kernels are the fastest on tensors where they lie, and
         what runs them so; the result itself where they are not `timed`, or where its kernels cannot."""
         first = self.growing(capacity, made)
-        others = [made.with_best(each) for each in made.candidates[1:]] if timed and first is not None else []
+        others = _choices(made, timed and first is not None)[1:]
         calls = [(made, first), *((each, call) for each in others if (call := self.growing(capacity, each)) is not None)]
         if len(calls) == 1:
             return made, first
@@ -143,6 +143,17 @@ def _with_kernels(made: Superoptimized) -> Superoptimized | None:
     if not made.is_one_program or not made.candidates:
         return None
     return made if made.found else made.with_best(made.candidates[0])
+
+
+def _is_timed(settings: Mapping[str, Any], made: Superoptimized) -> bool:
+    """Whether kernels of a result are timed."""
+    return bool(settings.get("profile", True)) and made.executable.machine.available
+
+
+def _choices(made: Superoptimized, timed: bool) -> list[Superoptimized]:
+    """A result, and if they are `timed` those with its other muGraphs: where the fastest at the capacity copies what is left of
+    tensors, one of them may not."""
+    return [made, *(made.with_best(each) for each in made.candidates[1:] if timed)]
 
 
 def _ways(settings: Mapping[str, Any], slots: int) -> list[Mapping[str, Any]]:
