@@ -95,7 +95,7 @@ def record(name: str, saved: str, modes: Sequence[str]) -> Record:
 def _sets(case: Case) -> int:
     """Layers whose tensors are larger than the L2 cache together."""
     cache = int(torch.cuda.get_device_properties(0).L2_cache_size)
-    each = sum(tensor.numel() * tensor.element_size() for tensor in case.layer.state_dict().values())
+    each: int = sum(tensor.numel() * tensor.element_size() for tensor in case.layer.state_dict().values())
     return 1 + math.ceil(CACHES * cache / each)
 
 
