@@ -1,4 +1,4 @@
-"""The same kernels with products rounded before they are added beside exponentials, and with compilers free to fuse them.
+"""The same kernels with products rounded before they are added, and with compilers free to fuse them.
 
     python benchmarks/rounded_products.py --target triton:sm_90 --output benchmarks/results/rounded-products.json
 
@@ -16,7 +16,7 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -30,7 +30,7 @@ from mugraph.ir import Graph
 from mugraph.lower import construct
 from mugraph.runtime import Executable, build
 from mugraph.search import search
-from mugraph.targets.triton import TileKernel, TileLaunch
+from mugraph.targets.triton import TileLaunch
 from mugraph.targets.triton.machine import Triton
 from mugraph.testing.mugraph_runs import LARGEST_ERROR
 
@@ -39,27 +39,13 @@ EXPONENTIAL = ("gqa", "qknorm")
 
 
 @dataclass(frozen=True, slots=True)
-class FusedKernel(TileKernel):
-    """A kernel of which Triton may fuse all products with sums."""
-
-    @property
-    def fuses(self) -> bool:
-        """Always."""
-        return True
-
-
-@dataclass(frozen=True, slots=True)
 class FusedTriton(Triton):
-    """The machine of such kernels."""
+    """The machine of kernels of which Triton may fuse all products with sums."""
 
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
         """The launches of a kernel graph, by node."""
         launches = Triton.lower(self, graph)
-        return {index: replace(launch, kernel=_fused(launch.kernel)) for index, launch in launches.items()}
-
-
-def _fused(kernel: TileKernel) -> FusedKernel:
-    return FusedKernel(**{each.name: getattr(kernel, each.name) for each in fields(kernel)})
+        return {index: replace(launch, kernel=replace(launch.kernel, fuses=True)) for index, launch in launches.items()}
 
 
 def both(graph: Graph, target: str) -> dict[str, Executable]:

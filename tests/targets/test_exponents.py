@@ -71,11 +71,11 @@ def test_so_do_those_of_gpus(function: Callable[..., torch.Tensor]) -> None:
         assert np.isfinite(result.numpy()).all()
 
 
-def test_triton_is_told_where_not_to_fuse() -> None:
+def test_triton_is_told_not_to_fuse() -> None:
     programs = [trace(masked, INPUTS).graph, trace(lambda x: x * 2 + torch.relu(x), INPUTS[:1]).graph]
     found = [construct(search(program, device_for("triton:sm_90"), budget=5.0).candidates[0].graph) for program in programs]
-    texts = list(map(program_text, found))
-    assert ["enable_fp_fusion=False" in text for text in texts] == [True, False]
+    for text in map(program_text, found):
+        assert text.count("enable_fp_fusion=False") == text.count("@triton.jit\ndef kernel_") > 0
 
 
 def test_cuda_says_what_is_rounded() -> None:

@@ -16,13 +16,11 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.ir.ops import operator
 from mugraph.lower.lower import DimensionOrder, Launch, grouped, launches, require_no_lookups
 from mugraph.lower.packing import Packing
 from mugraph.lower.pipeline import tile_stages
-from mugraph.lower.scalar_expressions import Apply, subexpressions
 from mugraph.lower.thread_graphs import CHAINS
-from mugraph.lower.tile_form import Kernel, Matmul, Tile
+from mugraph.lower.tile_form import Kernel, Tile
 from mugraph.targets.machine import LOWERED
 from mugraph.targets.triton.units import NVIDIA, Units
 
@@ -66,19 +64,14 @@ class TileKernel:
     units: Units = NVIDIA
     tuned: bool = False
     """Whether the text times a few configurations at the first launch, instead of having one."""
+    fuses: bool = False
+    """Whether Triton may put products into one instruction with the sums that read them, without rounding them: benchmarks alone
+    let it, since what is equal must stay equal (`as_written`)."""
 
     @property
     def name(self) -> str:
         """The name of its function."""
         return self.form.name
-
-    @property
-    def fuses(self) -> bool:
-        """Whether Triton may put products into one instruction with the sums that read them, in whichever statement: where there
-        are exponentials, these need products as they are rounded (`as_written`)."""
-        expressions = [each.expression for each in self.form.statements if not isinstance(each, Matmul)]
-        nodes = (node for expression in expressions for node in subexpressions(expression))
-        return not any(isinstance(node, Apply) and node.template == operator("exp").scalar for node in nodes)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
