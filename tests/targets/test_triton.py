@@ -49,7 +49,7 @@ def kernel_3(X_ptr, G_ptr, W_ptr, t3_ptr):
         acc_5 = acc_5 + sum_4  # [12, 1]
         mul_6 = X_0 * G_1[None, :]  # [12, 32]
         acc_8 = tl.dot(to_tf32(mul_6), W_2.to(tl.float32), acc_8, input_precision="tf32")  # [12, 32]
-    div_9 = acc_8 / tl.sqrt(acc_5[:, None] * 0.015625)  # [12, 32]
+    div_9 = acc_8 / tl.sqrt_rn(acc_5[:, None] * 0.015625)  # [12, 32]
     tl.store(t3_ptr + 32 * g0 + i16[:, None] * 64 + i32[None, :], div_9.to(tl.float16), mask=m12[:, None])  # [12, 32]'''  # noqa: E501
 
 

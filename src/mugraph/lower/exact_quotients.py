@@ -16,8 +16,8 @@ from mugraph.lower.tile_form import Elementwise, Kernel, Reduce, Scan, Statement
 
 _JUMPING = frozenset(operator(name).scalar for name in (*WHOLE_NUMBERS, "fmod", "less", "equal"))
 _PRODUCT, _QUOTIENT = (operator(name).scalar for name in ("mul", "div"))
-_EXACT_QUOTIENT = "({0} / ({1}))"
-"""A division that no target takes for a product with a reciprocal."""
+EXACT_QUOTIENT = "({0} / ({1}))"
+"""A division that every target rounds to the nearest, and takes for no product with a reciprocal."""
 _LARGEST_DIVISOR = 1 << 24
 
 
@@ -57,11 +57,11 @@ def _quotients(expression: Expression, counts: bool) -> Expression:
         return expression
     arguments = tuple(_quotients(part, counts or expression.template in _JUMPING) for part in expression.arguments)
     if counts and expression.template == _QUOTIENT:
-        return Apply(_EXACT_QUOTIENT, arguments)
+        return Apply(EXACT_QUOTIENT, arguments)
     if counts and expression.template == _PRODUCT:
         for factor, other in (arguments, arguments[::-1]):
             if isinstance(factor, Constant) and (divisor := _reciprocal_of(factor.value)):
-                return Apply(_EXACT_QUOTIENT, (other, Constant(float(divisor))))
+                return Apply(EXACT_QUOTIENT, (other, Constant(float(divisor))))
     return Apply(expression.template, arguments)
 
 

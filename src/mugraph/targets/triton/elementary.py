@@ -21,6 +21,23 @@ def rint(x):
     rounded = (size + 8388608.0) - 8388608.0
     return tl.where(size < 8388608.0, tl.where(x < 0.0, -rounded, rounded), x)
 ''',
+    "floor": '''\
+@triton.jit
+def floor(x):
+    """The largest whole number that is not larger; `tl.floor` takes negative numbers next to 0 for 0."""
+    whole = tl.floor(x)
+    return tl.where((x < 0.0) & (whole == 0.0), -1.0, whole)
+''',
+    "exp": '''\
+@triton.jit
+def exp(x):
+    """2^n e^r with r = x - n log(2) in two parts: `tl.exp` rounds the exponent of 2, and errs the more the larger x is."""
+    shifted = tl.minimum(tl.maximum(x * 1.44269504, -126.0), 127.0) + 12582912.0
+    n = shifted - 12582912.0
+    r = tl.fma(n, 2.12194440e-4, tl.fma(n, -0.693359375, x))
+    scale = (shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000
+    return tl.exp2(r * 1.44269504) * scale.to(tl.float32, bitcast=True)
+''',
     "expm1": '''\
 @triton.jit
 def expm1(x):
@@ -91,7 +108,7 @@ def erfc(x):
     p = -0.18628806 + t * (0.27886807 + t * (-1.13520398 + t * (1.48851587 + t * (-0.82215223 + t * 0.17087277))))
     p = -1.26551223 + t * (1.00002368 + t * (0.37409196 + t * (0.09678418 + t * p)))
     head = (size.to(tl.int32, bitcast=True) & -0x1000).to(tl.float32, bitcast=True)
-    y = t * tl.exp(p - (size - head) * (size + head)) * tl.exp(-head * head)
+    y = t * exp(p - (size - head) * (size + head)) * exp(-head * head)
     return tl.where(x == x, tl.where(x < 0.0, 2.0 - y, y), x)
 ''',
     "pow": '''\

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.lower.exact_quotients import EXACT_QUOTIENT
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.targets.triton.elementary import ELEMENTARY
 
 TRITON_FUNCTIONS: Mapping[str, str] = {
-    **{name: f"tl.{name}" for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "sin", "sqrt")},
-    **{name: name for name in ("equal", "less", "round_bf16", "round_fp16", "select", "tanh", "truth")},
+    **{name: f"tl.{name}" for name in ("abs", "cos", "erf", "exp2", "log", "log2", "sin")},
+    **{name: name for name in ("equal", "exp", "floor", "less", "round_bf16", "round_fp16", "select", "tanh", "truth")},
     **{name: name for name in ("acos", "asin", "atan2", "copysign", "erfc", "expm1", "fmod", "log1p", "pow", "rint")},
     "max": "maximum",
+    "sqrt": "tl.sqrt_rn",
     "times": "times",
 }
 """What the functions in templates are called in kernels; those without a module are written into the file."""
@@ -171,6 +173,12 @@ Up to version 3.7, Triton's compiler (its pass TritonCombineOps) takes sums of x
 columns on, for `tl.dot` in TF32: whichever dimension is summed, and with few values of k, which matrix units add several times.
 """
 
+APPROXIMATE_EXPONENTIAL = "tl.exp({0})"
+"""An exponential whose relative error grows with the exponent: 3e-7 + 7e-8 |x| at most."""
+
+_TEXTS = {EXACT_QUOTIENT: "tl.div_rn({0}, {1})"}
+"""Of templates that mean more in Triton than they say: other quotients may be two units in the last place off."""
+
 _LONGEST = 60
 """Characters of an argument that is written in place; longer ones get a name."""
 _CALL = re.compile(r"(?<![\w.])([a-z]\w*)\(")
@@ -216,7 +224,7 @@ def write_expression(
                     texts[position] = text = unwrapped(text)
                 if len(text) > _LONGEST or (used > 1 and not re.fullmatch(r"[\w.]+", text)):
                     texts[position] = named(unwrapped(text))
-            return in_python(template, functions).format(*texts)
+            return in_python(_TEXTS.get(template, template), functions).format(*texts)
 
 
 def in_python(template: str, functions: Mapping[str, str]) -> str:

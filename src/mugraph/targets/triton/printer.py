@@ -8,17 +8,17 @@ Arithmetic is in fp32: tiles of 16 bits widen where they are read, and only fact
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
-from mugraph.lower.exponents import LOWEST
+from mugraph.lower.exponents import LOWEST, maxima, with_shifted_exponentials
 from mugraph.lower.phases import Phase
 from mugraph.lower.scalar_expressions import MAXIMUM, Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Load, Matmul, Reduce, Scan, Statement, Tile
 from mugraph.lower.tiles import permuted
-from mugraph.targets.triton.expressions import TRITON_MAXIMUM, number, scalar, unwrapped
+from mugraph.targets.triton.expressions import APPROXIMATE_EXPONENTIAL, TRITON_MAXIMUM, number, scalar, unwrapped
 from mugraph.targets.triton.kernel import Parameter, TileKernel
 from mugraph.targets.triton.kernel_text import KernelText, TensorName
 from mugraph.targets.triton.products import Products, padding_for
@@ -45,7 +45,8 @@ def kernel_lines(kernel: TileKernel) -> list[str]:
     """The definition of a kernel; raises UnsupportedOperator for what Triton cannot say."""
     products = Products(kernel.units, kernel.warps, padding_for(kernel.form, kernel.units))
     text = KernelText(products.padding)
-    return _KernelPrinter(kernel.form, _parameters(kernel), _readers(kernel.form), products, text).lines(kernel)
+    printer = _KernelPrinter(kernel.form, _parameters(kernel), _readers(kernel.form), products, text, maxima=maxima(kernel.form))
+    return printer.lines(kernel)
 
 
 def _parameters(kernel: TileKernel) -> dict[str, Parameter]:
@@ -90,6 +91,8 @@ class _KernelPrinter:
     """Tiles that hold nothing else yet: their number is written where they are read."""
     stores: dict[str, list[str]] = field(default_factory=dict)
     """Lines by output."""
+    maxima: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Buffers of maxima, with those of what they are maxima of."""
     loaded_bytes: int = 0
     """Of the tiles that one iteration loads."""
 
@@ -189,7 +192,8 @@ class _KernelPrinter:
                 self.fill(phase, statement, value)
             case Elementwise(target=target, combine=combine):
                 sources = [self.read(phase, source) for source in statement.sources]
-                expression = _passing_nan(statement.expression) if self.is_running(statement) else statement.expression
+                expression = self.expression(statement)
+                expression = _passing_nan(expression) if self.is_running(statement) else expression
                 self.put(phase, statement, self.text.expression(phase, expression, sources, target.shape), combine)
             case Reduce(combine=combine, accumulate=accumulate):
                 self.put(phase, statement, self.reduced(phase, statement), combine if accumulate else None)
@@ -200,6 +204,11 @@ class _KernelPrinter:
                     f"target triton prints no running sums and products ({self.form.name}, {list(target.shape)}); "
                     "use target='cpu'"
                 )
+
+    def expression(self, statement: Elementwise | Reduce) -> Expression:
+        """What a statement computes. Exponentials shifted by the maximum of their exponents are near 1 where they matter, and
+        approximate ones exact enough."""
+        return with_shifted_exponentials(statement, self.maxima, APPROXIMATE_EXPONENTIAL)
 
     def is_running(self, statement: Elementwise) -> bool:
         """Whether a statement reads the running maximum of an online softmax."""
@@ -215,7 +224,7 @@ class _KernelPrinter:
         order = (*range(axis), target.rank, *range(axis, target.rank))
         sources = [permuted(source, order) for source in statement.sources]
         shape = sources[0].shape
-        tile = self.text.expression(phase, statement.expression, [self.read(phase, source) for source in sources], shape)
+        tile = self.text.expression(phase, self.expression(statement), [self.read(phase, source) for source in sources], shape)
         if shape[axis] == 1:
             return replace(tile, shape=target.shape)
         clean = self.text.without_padding(tile, axis, "0.0" if statement.combine is Combine.SUM else 'float("-inf")')

@@ -47,8 +47,18 @@ def print_program(kernels: Sequence[TileKernel], name: str) -> str:
     graph = kernels[0].program
     definitions = ["\n".join(kernel_lines(kernel)) + "\n" for kernel in kernels]
     run = "\n".join(host_lines(graph, {kernel.index: kernel for kernel in kernels})) + "\n"
-    helpers = [text for function, text in HELPERS.items() if any(calls(function, body) for body in (*definitions, run))]
+    helpers = _helpers([*definitions, run])
     return "\n\n".join([_HEADER.format(name=name), *helpers, *definitions, run, _inputs(graph), _MAIN])
+
+
+def _helpers(bodies: Sequence[str]) -> list[str]:
+    """The functions of `HELPERS` that texts call, and those that these call."""
+    called: set[str] = set()
+    while bodies:
+        new = {function for function in HELPERS if function not in called and any(calls(function, body) for body in bodies)}
+        called |= new
+        bodies = [HELPERS[function] for function in new]
+    return [text for function, text in HELPERS.items() if function in called]
 
 
 def calls(function: str, body: str) -> bool:
