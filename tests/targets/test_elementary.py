@@ -133,3 +133,37 @@ def test_whole_quotients_are_whole_where_functions_jump(target: str) -> None:
     np.testing.assert_array_equal(results[0], whole * 2)
     np.testing.assert_array_equal(results[1], whole * 41 * 2)
     np.testing.assert_array_equal(results[2], np.full_like(whole, 2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_whole_roots_are_whole_where_functions_jump(target: str) -> None:
+    """Approximate square roots of squares may be less than they are."""
+    whole = np.arange(240, dtype=np.float32).reshape(12, 20)
+    program = Program()
+    x, times = program.input("x", whole.shape), program.input("times", whole.shape)
+    program.output(x.apply("sqrt").apply("floor") * 2, times.apply("equal", x.apply("sqrt")) * 2)
+    roots, hits = kernels_of(program.graph, target)[1](torch.from_numpy(whole * whole), torch.from_numpy(whole))
+    np.testing.assert_array_equal(roots, whole * 2)
+    np.testing.assert_array_equal(hits, np.full_like(whole, 2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_differences_of_equal_products_are_zero(target: str) -> None:
+    """One that is put into an instruction with the difference, and not rounded, differs from the other by its rounding."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 8, 64)).astype(np.float32)
+    program = Program()
+    left, right = program.input("x", x.shape), program.input("y", x.shape)
+    program.output(left * right - (left * right).apply("abs"), (left * right).apply("less", left * right) * 2)
+    differences, less = kernels_of(program.graph, target)[1](torch.from_numpy(x), torch.from_numpy(y))
+    np.testing.assert_array_equal(np.asarray(differences)[x * y > 0], 0)
+    np.testing.assert_array_equal(less, 0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_roots_of_subnormal_numbers_are_none_themselves(target: str) -> None:
+    x = np.logspace(-44, -38, 64).astype(np.float32).reshape(4, 16)
+    program = Program()
+    program.output(program.input("x", x.shape).apply("sqrt") * 2)
+    (roots,) = kernels_of(program.graph, target)[1](torch.from_numpy(x))
+    np.testing.assert_allclose(roots, 2 * np.sqrt(x.astype(np.float64)), rtol=3e-7)

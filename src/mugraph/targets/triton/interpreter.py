@@ -3,7 +3,8 @@
 Triton decides when it is imported whether functions are compiled or interpreted, so the two cannot live in one process. Requests
 and answers are lines of JSON; before the first of them, null says that the process has started. A request names the text of a
 generated file, a kernel of it, its blocks, those of them to run (null: all) and the seconds for that, its warps, and a file of
-bytes with the tensors' offsets in it, shapes and element types; the kernel works on these bytes in place.
+bytes with the tensors' offsets in it, shapes and element types; the kernel works on these bytes in place. What GPUs approximate
+is as inexact here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mugraph.targets.triton.approximations import approximate
 from mugraph.targets.triton.compiler import module_of, triton_version
 
 
@@ -68,6 +70,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     np.seterr(all="ignore")  # exp(-inf) and its like are what kernels mean
     triton_version()
+    approximate()
     print(json.dumps(None), flush=True)
     for line in sys.stdin:
         try:
