@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mugraph.ir.elementary import FUNCTIONS, Elementary
+from mugraph.ir.ops import TRUTH
 from mugraph.ir.program import Program
 
 from .test_choices import SPECIAL, TARGETS, kernels_of
@@ -133,6 +134,20 @@ def test_whole_quotients_are_whole_where_functions_jump(target: str) -> None:
     np.testing.assert_array_equal(results[0], whole * 2)
     np.testing.assert_array_equal(results[1], whole * 41 * 2)
     np.testing.assert_array_equal(results[2], np.full_like(whole, 2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("name", "others", "wanted"), [(TRUTH, (), 0.0), ("atan2", (-1.0,), math.pi)])
+def test_differences_of_whole_quotients_are_zero_where_functions_jump(
+    name: str, others: tuple[float, ...], wanted: float, target: str
+) -> None:
+    """At 0: a number less is an angle of -pi."""
+    whole = np.arange(-60, 60, dtype=np.float32).reshape(6, 20)
+    program = Program()
+    x, times = (program.input(name, whole.shape) for name in ("x", "times"))
+    program.output((x / 41 - times).apply(name, *map(program.constant, others)) * 2)
+    (results,) = kernels_of(program.graph, target)[1](torch.from_numpy(41 * whole), torch.from_numpy(whole))
+    np.testing.assert_allclose(results, np.full_like(whole, 2 * wanted), rtol=1e-6)
 
 
 @pytest.mark.parametrize("target", TARGETS)

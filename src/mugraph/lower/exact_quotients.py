@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from mugraph.ir.elementary import WHOLE_NUMBERS
-from mugraph.ir.ops import operator
+from mugraph.ir.elementary import JUMPS
+from mugraph.ir.ops import TRUTH, operator
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
 from mugraph.lower.tile_form import Elementwise, Kernel, Reduce, Scan, Statement
 
-_JUMPING = frozenset(operator(name).scalar for name in (*WHOLE_NUMBERS, "fmod", "less", "equal"))
+_JUMPING = frozenset(operator(name).scalar for name in (*JUMPS, TRUTH, "less", "equal"))
 _PRODUCT, _QUOTIENT = (operator(name).scalar for name in ("mul", "div"))
 EXACT_QUOTIENT = "({0} / ({1}))"
 """A division that every target rounds to the nearest, and takes for no product with a reciprocal."""
