@@ -52,13 +52,18 @@ def test_a_tile_that_two_statements_read_is_staged_once() -> None:
     assert len(readers) == 2, "its product with the gains, and its square"
 
 
-def test_without_a_loop_or_with_bulk_copies_nothing_is_staged() -> None:
+def test_without_a_loop_nothing_is_staged() -> None:
     assert not kernel_of(norm(1)).staged
-    wide = rms_norm_linear(rows=8, inner=512, columns=128, grid=2, loop=2, dtype=DType.BF16)
-    bulk = kernel_of(wide, engines=Engines(bulk_row_bytes=128))
-    assert bulk.ring is not None
-    assert bulk.ring.bulk
-    assert not bulk.staged
+
+
+@pytest.mark.parametrize("engines", [Engines(bulk_row_bytes=128), Engines(tensor_maps=True), Engines(warp_group_rows=1)])
+def test_the_same_is_staged_whoever_fills_the_ring(engines: Engines) -> None:
+    wide = rms_norm_linear(rows=8, inner=2048, columns=128, grid=2, loop=8, dtype=DType.BF16)
+    threads, others = kernel_of(wide), kernel_of(wide, engines=engines)
+    assert others.ring is not None
+    assert others.ring.bulk != bool(engines.warp_group_rows)
+    assert [staged.source for staged in others.staged] == [staged.source for staged in threads.staged] != []
+    check(others)
 
 
 def test_what_does_not_change_with_the_iteration_is_not_staged() -> None:

@@ -72,6 +72,8 @@ GRAPHS: dict[str, Graph] = {
     "rows of 32 bytes": product(8, 2048, 64, grid=4, loop=2, dtype=DType.FP16),
     "more rows than a box": product(8, 4096, 16, loop=2),
     "attention": attention(queries=16, keys=256, width=128, loop=2, dtype=DType.BF16),
+    "inputs that are staged": rms_norm_linear(rows=8, inner=256, columns=128, grid=1, loop=2, dtype=DType.BF16),
+    "inputs that are staged for several panels": rms_norm_linear(3, inner=2048, columns=128, grid=2, loop=2, dtype=DType.BF16),
 }
 
 
@@ -143,7 +145,6 @@ NOT_BOXED: dict[str, Graph] = {
     "vector units": product(16, 512, 128, dtype=DType.FP32),
     "rows of 16 bytes": product(8, 512, 8),
     "another statement reads the ring": normalised_scores(dtype=DType.BF16),
-    "inputs that are staged": rms_norm_linear(rows=8, inner=256, columns=128, grid=1, loop=2, dtype=DType.BF16),
 }
 
 
@@ -152,6 +153,12 @@ def test_threads_copy_where_boxes_cannot_or_would_not_pay(name: str) -> None:
     kernel = kernel_of(NOT_BOXED[name])
     assert kernel == kernel_of(NOT_BOXED[name], Engines())
     assert tensor_maps(kernel) == ()
+
+
+@pytest.mark.parametrize("name", [name for name in GRAPHS if "staged" in name])
+def test_what_stands_beside_boxes_is_staged_as_beside_copies_of_threads(name: str) -> None:
+    boxes, threads = kernel_of(GRAPHS[name]), kernel_of(GRAPHS[name], Engines())
+    assert [staged.source for staged in boxes.staged] == [staged.source for staged in threads.staged] != []
 
 
 def test_a_factor_that_lies_askew_in_its_input_is_left_to_the_threads() -> None:

@@ -222,7 +222,7 @@ def _arrives_in_time(kernel: Kernel, staged: Staged) -> bool:
     if kernel.ring is None:
         arrives = kernel.loop == 1 and arrival(kernel) is not None
     else:
-        arrives = not kernel.ring.bulk and panels_of_iteration(kernel) > 0 and not elsewhere
+        arrives = panels_of_iteration(kernel) > 0 and not elsewhere
     return (
         arrives
         and buffer.elements == slots(kernel) * slot.elements

@@ -22,6 +22,10 @@ COUNTED_WAIT = 8
 """The same where a barrier in shared memory counts bytes: its address and phase, the wait and its loop, the barrier."""
 
 
+GROUP_WAIT = 2
+"""Of every warp for a panel whose bytes are counted where threads stage inputs: closing the group and waiting for it."""
+
+
 def copy_slots(kernel: Kernel) -> int:
     """Issue slots that a block spends on the copies of its ring and on waiting for them, in all; 0 without a ring.
 
@@ -35,7 +39,8 @@ def copy_slots(kernel: Kernel) -> int:
         for product in part:
             if isinstance(product, Matmul) and product.panels is not None:
                 panels = times * (product.left.shape[-1] // product.panels.depth)
-                by_engine = warps * COUNTED_WAIT + PANEL_OF_ONE + _issued(kernel, product, product.panels)
+                waits = COUNTED_WAIT + (GROUP_WAIT if kernel.staged else 0)
+                by_engine = warps * waits + PANEL_OF_ONE + _issued(kernel, product, product.panels)
                 by_threads = warps * THREAD_WAIT + THREAD_COPY * _warp_copies(product, product.panels)
                 slots += panels * (by_engine if ring.bulk else by_threads)
     return slots

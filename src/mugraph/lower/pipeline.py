@@ -154,18 +154,16 @@ def _laid_out(kernel: Kernel, block: Block) -> Kernel:
 
 
 def _streamed(kernel: Kernel, block: Block) -> Kernel:
-    """The kernel with its ring, if it gets one, filled by boxes where that takes fewer issue slots than what else would fill it.
-
-    A thread ring that brings staged inputs along stays: their copies come with those of the panels.
-    """
+    """The kernel with its ring, if it gets one, filled by boxes where that takes fewer issue slots than what else would fill it,
+    and brings as many inputs ahead."""
     streamed = _without_boxes(kernel, block)
-    if not block.engines.tensor_maps or streamed.ring is None or streamed.staged:
+    if not block.engines.tensor_maps or streamed.ring is None:
         return streamed
     rows = block.engines.warp_group_rows
     plain = with_streams(kernel, block.shared_bytes, block.alone)
     grouped = with_warp_groups(plain, rows) if rows else plain
-    boxed = _placed(with_boxes(grouped), block.passes)
-    fits = bool(tensor_maps(boxed)) and boxed.shared_bytes <= block.shared_bytes
+    boxed = _staged(_placed(with_boxes(grouped), block.passes), block)
+    fits = bool(tensor_maps(boxed)) and boxed.shared_bytes <= block.shared_bytes and len(boxed.staged) >= len(streamed.staged)
     return boxed if fits and copy_slots(boxed) < copy_slots(streamed) else streamed
 
 
@@ -175,19 +173,23 @@ def _without_boxes(kernel: Kernel, block: Block) -> Kernel:
     if engines.warp_group_rows:
         grouped = _placed(with_warp_groups(with_streams(kernel, shared_bytes, alone), engines.warp_group_rows), passes)
         if uses_warp_groups(grouped) and grouped.shared_bytes <= shared_bytes:
-            return grouped
+            return _staged(grouped, block)
     if engines.bulk_row_bytes:
         streamed = with_streams(kernel, shared_bytes, alone, whole_rows=True)
         bulk = _placed(with_bulk_copies(streamed, engines.bulk_row_bytes), passes)
         if bulk.ring is not None and bulk.ring.bulk and bulk.shared_bytes <= shared_bytes:
-            return bulk
+            return _staged(bulk, block)
     streamed = _placed(with_streams(kernel, shared_bytes, alone), passes)
-    if streamed.shared_bytes > shared_bytes:
-        return kernel
-    taken = whole_bytes(streamed.shared_bytes)
-    room = shared_bytes if alone or taken > beside_another(shared_bytes) else beside_another(shared_bytes)
-    staged = _placed(with_staged_inputs(streamed, room - taken), passes)
-    return staged if staged.shared_bytes <= shared_bytes else streamed
+    return _staged(streamed, block) if streamed.shared_bytes <= shared_bytes else kernel
+
+
+def _staged(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel, whose ring has its place, with what its loop reads beside products staged where there is room."""
+    taken = whole_bytes(kernel.shared_bytes)
+    beside = beside_another(block.shared_bytes)
+    room = block.shared_bytes if block.alone or taken > beside else beside
+    staged = _placed(with_staged_inputs(kernel, room - taken), block.passes)
+    return staged if staged.shared_bytes <= block.shared_bytes else kernel
 
 
 def _with_early_inputs(kernel: Kernel, block: Block) -> Kernel:

@@ -16,7 +16,7 @@ begin when they are needed. They have one slot, and are waited for at the last b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mugraph.devices.copies import COPY_BYTES
@@ -31,9 +31,9 @@ _MOST_COPIES = 4
 def with_staged_inputs(kernel: Kernel, room: int) -> Kernel:
     """The kernel with the tiles staged that its loop reads anew in every iteration, the largest first, within `room` bytes.
 
-    A kernel without a ring in its loop that its threads fill is returned as it is.
+    A kernel without a ring in its loop is returned as it is.
     """
-    if kernel.ring is None or kernel.ring.bulk or kernel.loop == 1 or not panels_of_iteration(kernel):
+    if kernel.ring is None or kernel.loop == 1 or not panels_of_iteration(kernel):
         return kernel
     readers = (statement for statement in kernel.body if not isinstance(statement, Matmul))
     changing = {merged_in_memory(source) for reader in readers for source in reader.sources if _arrives_alone(kernel, source)}
@@ -86,7 +86,12 @@ def arrival(kernel: Kernel) -> int | None:
 
 def panels_of_iteration(kernel: Kernel) -> int:
     """Panels that pass through the ring in one iteration."""
-    products = [s for s in kernel.body if isinstance(s, Matmul)]
+    return panels_of(kernel.body)
+
+
+def panels_of(statements: Sequence[Statement]) -> int:
+    """Panels that pass through the ring for some statements, each run once."""
+    products = [s for s in statements if isinstance(s, Matmul)]
     return sum(product.left.shape[-1] // product.panels.depth for product in products if product.panels is not None)
 
 

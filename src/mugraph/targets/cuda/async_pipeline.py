@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from mugraph.devices.copies import COPY_BYTES
 from mugraph.lower.bulk_copies import places, row_elements
+from mugraph.lower.staging import panels_of, panels_of_iteration
 from mugraph.lower.tensor_maps import box_copies, tensor_maps
 from mugraph.lower.tile_form import Kernel, Matmul, Panels, Statement, Tile
 from mugraph.lower.tiles import row_major
@@ -53,12 +54,13 @@ def _write_thread_ring(text: KernelText) -> None:
     """Every thread copies its share of a panel, 16 bytes at a time, and waits for that before it meets the others."""
     ring = text.kernel.ring
     assert ring is not None
+    _write_staging(text)
     with text.block("const auto fetch = [&](int panel)", end=";"):
+        if text.kernel.staged:
+            text.line("stage(panel);")
         _write_fetch(text, _write_thread_copies)
         text.line("cp_async_commit();")
     _declare_slot(text)
-    if text.kernel.staged:
-        _write_first_iteration(text)
     with text.block("const auto next_panel = [&]()", end=";"):
         text.line(f"cp_async_wait<{ring.stages - 2}>();")
         if uses_warp_groups(text.kernel):
@@ -68,6 +70,20 @@ def _write_thread_ring(text: KernelText) -> None:
         text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
     text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
     text.line("    fetch(panel);")
+
+
+def _write_staging(text: KernelText) -> None:
+    """Declare `stage`, which issues with an iteration's last panel what the next one reads beside its products; stage the first."""
+    kernel = text.kernel
+    if not kernel.staged:
+        return
+    each = panels_of_iteration(kernel)
+    with text.block("const auto stage = [&](int panel)", end=";"):
+        text.line(f"const int next = panel + 1 - {panels_of(kernel.before)};")
+        with text.block(f"if (0 < next && next < {each * kernel.loop} && next % {each} == 0)"):
+            text.line(f"const long l = next / {each};")
+            _write_staged_copies(text)
+    _write_first_iteration(text)
 
 
 def _write_first_iteration(text: KernelText) -> None:
@@ -133,19 +149,26 @@ def _each_copy(text: KernelText, place: Tile) -> Iterator[None]:
 def _write_bulk_ring(text: KernelText) -> None:
     """A thread of the first warp issues the copies of a panel, a row or a box each; a slot's barrier counts their bytes.
 
-    Every thread waits for the count itself: even phases of a slot's barrier are those of its first, third, ... panel.
+    Every thread waits for the count itself: even phases of a slot's barrier are those of its first, third, ... panel. What is
+    staged all threads copy, a group for each panel as in a ring that they fill.
     """
-    ring = text.kernel.ring
+    ring, staged = text.kernel.ring, text.kernel.staged
     assert ring is not None
+    _write_staging(text)
     text.line(f"mbarrier_t *const arrived = (mbarrier_t *)({ring.buffer} + {ring.stages * ring.slot});")
     with text.block("const auto fetch = [&](int panel)", end=";"):
         text.line(f"mbarrier_t *const count = arrived + panel % {ring.stages};")
         _write_fetch(text, _write_bulk_copies)
     _declare_slot(text)
     with text.block("const auto next_panel = [&]()", end=";"):
+        if staged:
+            text.line(f"cp_async_wait<{ring.stages - 2}>();")
         text.line("__syncthreads();")
         text.line(_ISSUER)
         text.line(f"    fetch(used + {ring.stages - 1});")
+        if staged:
+            text.line(f"stage(used + {ring.stages - 1});")
+            text.line("cp_async_commit();")
         text.line(f"mbarrier_wait(arrived + used % {ring.stages}, used / {ring.stages} % 2);")
         text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
     with text.block(_ISSUER):
@@ -154,6 +177,10 @@ def _write_bulk_ring(text: KernelText) -> None:
         text.line("proxy_fence();")
         text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
         text.line("    fetch(panel);")
+    if staged:
+        with text.block(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)"):
+            text.line("stage(panel);")
+            text.line("cp_async_commit();")
 
 
 def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
@@ -203,15 +230,12 @@ def _write_fetch(text: KernelText, write: Write) -> None:
     text.line(f"auto *const slot = {ring.buffer} + panel % {ring.stages} * {ring.slot};")
     text.line("const long l = 0;")
     _write_part(text, kernel.before, 1, write)
-    _write_part(text, kernel.body, kernel.loop, write, staged=bool(kernel.staged))
+    _write_part(text, kernel.body, kernel.loop, write)
     _write_part(text, kernel.after, 1, write)
 
 
-def _write_part(text: KernelText, statements: Sequence[Statement], times: int, write: Write, staged: bool = False) -> None:
-    """The copies of panel number `panel` if it belongs to a part that runs `times` times; what is left of it otherwise.
-
-    With the last panel of an iteration comes what the next one reads where it is `staged`.
-    """
+def _write_part(text: KernelText, statements: Sequence[Statement], times: int, write: Write) -> None:
+    """The copies of panel number `panel` if it belongs to a part that runs `times` times; what is left of it otherwise."""
     streamed = [(s, s.panels) for s in statements if isinstance(s, Matmul) and s.panels is not None]
     counts = [product.left.shape[-1] // panels.depth for product, panels in streamed]
     if not streamed:
@@ -223,17 +247,7 @@ def _write_part(text: KernelText, statements: Sequence[Statement], times: int, w
             with text.block(f"if (0 <= p && p < {count})"):
                 write(text, product, panels)
             text.line(f"p -= {count};")
-        if staged and times > 1:
-            with text.block(f"if (p == -1 && l + 1 < {times})"):
-                _write_next_iteration(text)
     text.line(f"panel -= {sum(counts) * times};")
-
-
-def _write_next_iteration(text: KernelText) -> None:
-    text.line("const long next = l + 1;")
-    with text.block():
-        text.line("const long l = next;")
-        _write_staged_copies(text)
 
 
 def _copied(product: Matmul, panels: Panels) -> list[tuple[Tile, Tile, int]]:
