@@ -14,9 +14,10 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
-from mugraph.frontend.partition import partition
+from mugraph.frontend.partition import Piece, partition
 from mugraph.pieces.joining import Group, Join, Joining, Unit
-from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
+from mugraph.pieces.piece_optimizer import not_predicted_to_pay
+from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost, seconds_of_calls
 
 DEVICE = device_for("cuda:sm_90")
 MATMUL_AND_SUM = torch.ops.aten.mm.default, torch.ops.aten.sum.dim_IntList
@@ -247,3 +248,32 @@ def test_of_a_tensor_that_is_taken_apart_the_parts_are_read() -> None:
     few, _ = cost_of(part, torch.empty(1 << 14, 1 << 12))
     most, _ = cost_of(lambda x: x.exp() * 2, torch.empty(1 << 14, 1 << 12))
     assert few < 0.1 * most
+
+
+# --- kernels for a device that is not here ------------------------------------------------------------------------------
+
+
+def normed(x: torch.Tensor, gain: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(torch.nn.functional.rms_norm(x, (x.shape[-1],), gain), w)
+
+
+def piece_of_function(fn: Callable[..., object], *inputs: torch.Tensor) -> Piece:
+    with torch.no_grad():
+        (piece,) = partition(make_fx(fn, tracing_mode="fake", pre_dispatch=True)(*inputs).graph).pieces
+    return piece
+
+
+@pytest.mark.parametrize("rows", [1, 128])
+def test_kernels_that_cannot_be_timed_must_be_predicted_to_take_less_than_torch(rows: int) -> None:
+    inputs = (rows, 4096), (4096,), (4096, 4096)
+    piece = piece_of_function(normed, *(torch.empty(shape, dtype=torch.bfloat16) for shape in inputs))
+    calls = seconds_of_calls(piece.nodes, DEVICE)
+    assert not_predicted_to_pay(piece, 0.94 * calls, DEVICE) == ""
+    for seconds in (0.96 * calls, 2 * calls):
+        assert "nothing is timed here" in not_predicted_to_pay(piece, seconds, DEVICE)
+
+
+def test_a_call_of_torch_takes_one_launch_however_many_operators_spell_it_out() -> None:
+    piece = piece_of_function(normed, torch.empty(1, 64), torch.empty(64), torch.empty(64, 64))
+    assert len(piece.program.kernels()) > 5
+    assert 2 * DEVICE.launch_seconds < seconds_of_calls(piece.nodes, DEVICE) < 3 * DEVICE.launch_seconds

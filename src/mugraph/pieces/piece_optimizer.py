@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.devices import device_for, resolved
+from mugraph.devices import Device, device_for, resolved
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.partition import Piece
@@ -27,6 +27,7 @@ from mugraph.ir.graph import Graph
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.kept_joins import KeptJoins
 from mugraph.pieces.library_ways import Library, example_of, layers_of, weights_of, with_packed_weights
+from mugraph.pieces.predicted_cost import seconds_of_calls
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
@@ -54,6 +55,9 @@ KIND = "duel"
 _WORTH_RETRYING = 1.2
 """Pieces whose time ran out are tried again with at least so many times as much."""
 
+_UNTIMED_SAVING = 0.05
+"""The part of the time of torch's calls, which is predicted rather too low, that kernels must be predicted to save untimed."""
+
 Keep = Literal["faster", "all"]
 GraphsByForm = dict[tuple[object, ...], Graph]
 """By the form of a program, the muGraph that was best for it at some sizes."""
@@ -66,12 +70,12 @@ class PieceOptions:
 
     `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have shares of it by their
     operators, and what these leave is for those whose time ran out. `keep` is "faster" to run a piece by its kernels only where
-    they were measured to beat torch, "all" to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes
-    that keep coming get kernels. With `background` calls are answered at once, by PyTorch until there are kernels, and programs
-    are searched in another process (`mugraph.integrations.background`). With `strict` a piece that cannot be optimized is an
-    error instead of a line in the log. With `pack`, weights of convolutions and linear layers that the library runs are kept in
-    its own layout too, which takes their memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as
-    $MUGRAPH_CACHE says). The others are as in `mugraph.superoptimize`.
+    they were measured to beat torch, or are predicted to on a GPU that is not here, "all" to do so wherever there are any. Of a
+    graph with symbolic sizes, up to `sizes` sizes that keep coming get kernels. With `background` calls are answered at once, by
+    PyTorch until there are kernels, and programs are searched in another process (`mugraph.integrations.background`). With
+    `strict` a piece that cannot be optimized is an error instead of a line in the log. With `pack`, weights of convolutions and
+    linear layers that the library runs are kept in its own layout too, which takes their memory once more. `cache` is one of
+    `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others are as in `mugraph.superoptimize`.
     """
 
     target: str = "cpu"
@@ -334,8 +338,11 @@ class Optimizer:
         """Why torch runs the piece all the same."""
         if not result.found:
             return why_nothing(result.report, len(result.candidates))
-        if self.options.keep == "all" or not (self.options.profile and result.executable.machine.available):
+        if self.options.keep == "all" or not self.options.profile:
             return ""
+        if not result.executable.machine.available:
+            cost = result.best.cost
+            return "" if cost is None else not_predicted_to_pay(piece, cost, device_for(self.options.target))
         module, packed = self._as_torch(piece)
         outcome = self.duel(piece, result, module, str(packed))
         library = " with packed weights" if packed else ""
@@ -381,6 +388,15 @@ def _nameless(program: Graph) -> list[tuple[object, ...]]:
 def _size(piece: Piece) -> int:
     """The operators of a piece, about proportional to which is the time that it takes."""
     return max(len(piece.program.kernels()), 1)
+
+
+def not_predicted_to_pay(piece: Piece, seconds: float, device: Device) -> str:
+    """Why torch runs a piece whose kernels are predicted to take so many seconds on a device; "" where these run it."""
+    by_torch = seconds_of_calls(piece.nodes, device)
+    if seconds < (1 - _UNTIMED_SAVING) * by_torch:
+        return ""
+    ours, theirs = (f"{1e6 * each:.1f}" for each in (seconds, by_torch))
+    return f"nothing is timed here, and kernels are predicted to take {ours} microseconds, torch's calls {theirs} ({device.name})"
 
 
 def ran_out(report: Report, proved: int) -> bool:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from torch import fx
 
 from mugraph.devices import Device
-from mugraph.frontend.node_traits import Contraction, Traits, bytes_of, bytes_of_call
+from mugraph.frontend.node_traits import Contraction, Inspector, Traits, bytes_of, bytes_of_call
 from mugraph.frontend.torch_casts import DTYPES, tensor_of
 from mugraph.ir.dtypes import DType
 from mugraph.search.partition.lower_bounds import best_efficiency, library_seconds
@@ -218,6 +218,19 @@ class PredictedCost:
     def _rate(self, node: fx.Node) -> float:
         rates = self.device.matmul_flops
         return rates.get(_dtype(node).of_arithmetic, rates[DType.FP32])
+
+
+def seconds_of_calls(nodes: Sequence[fx.Node], device: Device) -> float:
+    """Predicted seconds on a device of calls that are a program, as PyTorch makes them one by one.
+
+    They draw no more of memory than generated kernels were measured to draw.
+    """
+    tensor = tensor_of(nodes[0])
+    inspector = Inspector("cpu" if tensor is None else tensor.device.type)
+    verdicts = {node: inspector.inspect(node) for node in nodes}
+    traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
+    drawn = min(device.memory_bandwidth, device.cache_bandwidth)
+    return PredictedCost(replace(device, memory_bandwidth=drawn), traits).of_calls(nodes)
 
 
 def _dtype(node: fx.Node) -> DType:

@@ -73,7 +73,7 @@ def _write_thread_ring(text: KernelText) -> None:
 
 
 def _write_staging(text: KernelText) -> None:
-    """Declare `stage`, which issues with an iteration's last panel what the next one reads beside its products; stage the first."""
+    """Declare `stage`, which copies with an iteration's last panel what the next one reads beside products; stage the first."""
     kernel = text.kernel
     if not kernel.staged:
         return
