@@ -1,4 +1,4 @@
-"""The constants of the described H100 are those that fit what was measured on one, and the order they predict is better."""
+"""The constants of described GPUs are those that fit what was measured on them, and the order they predict is better."""
 
 from __future__ import annotations
 
@@ -56,3 +56,18 @@ def test_the_described_device_is_the_fitted_one() -> None:
         assert mean["correlation"] > before["correlation"] + 0.15
         assert mean["regret"] < before["regret"]
         assert mean["largest_regret"] < before["largest_regret"]
+
+
+def test_of_a_gpu_with_the_same_multiprocessors_the_memory_system_alone_is_fitted() -> None:
+    target = "cuda:sm_90:h200"
+    found = fit_model.report(target)
+    assert found["fitted"].keys() == {"cache_bandwidth"}
+    assert found["fitted"]["cache_bandwidth"] == pytest.approx(found["described"]["cache_bandwidth"], rel=0.06)
+    for each in (name for name in fit_model.FITTED if name not in found["fitted"]):
+        assert getattr(device_for(target), each) == getattr(H100, each)
+    at_full_rate = replace(device_for(target), cache_bandwidth=device_for(target).memory_bandwidth)
+    as_if = fit_model.mean(
+        fit_model.order(fit_model.points(at_full_rate), lambda point: fit_model.predicted(point, at_full_rate))
+    )
+    assert found["mean"]["held_out"]["error"] < as_if["error"] - 0.03
+    assert found["mean"]["described"]["largest_regret"] <= as_if["largest_regret"]

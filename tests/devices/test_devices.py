@@ -57,7 +57,8 @@ def test_every_known_target_is_complete_and_plausible(target: str) -> None:
     assert device.multiprocessors >= 1
     assert 2**12 <= device.shared_memory_bytes < device.device_memory_bytes
     assert device.register_bytes >= 2**8
-    assert 1e9 < device.memory_bandwidth <= device.cache_bandwidth
+    assert device.memory_bandwidth > 1e9
+    assert device.cache_bandwidth > 0.8 * device.memory_bandwidth, "measured kernels draw 87 % of an H200's datasheet through it"
     assert 0 < device.iteration_seconds < device.launch_seconds < 1e-3
     assert device.vector_flops <= device.matmul_flops[DType.FP32] <= device.matmul_flops[DType.BF16]
 
@@ -73,6 +74,7 @@ def test_hopper_brought_bulk_copies_that_stayed_and_warp_groups_that_did_not(arc
     engines = device_for(f"cuda:{architecture}").engines
     assert (engines.bulk_row_bytes > 0) == bulk
     assert (engines.warp_group_rows > 0) == groups
+    assert engines.tensor_maps == groups, "which only Hopper's have been measured with"
 
 
 def test_devices_are_values() -> None:
