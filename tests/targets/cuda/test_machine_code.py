@@ -13,6 +13,7 @@ import pytest
 
 from mugraph.devices import NO_ENGINES, Engines
 from mugraph.devices.copies import THREAD_COPY
+from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.text import parse_graph
 from mugraph.lower import construct
 from mugraph.lower.issue_slots import BOX_COPY as BOX_COPY_SLOTS
@@ -31,6 +32,11 @@ MATRIX_UNITS = re.compile(r"\bHG?MMA\b")
 BOX_COPY = "UTMALDG"
 BULK, MAPS = Engines(bulk_row_bytes=128), Engines(tensor_maps=True)
 BLOCK_END = re.compile(r"\b(?:BRA|EXIT|BSYNC|RET)\b|^\.L_", re.MULTILINE)
+DIVISION_TEST = re.compile(r"\bFCHK\b")
+"""Of operands, before a division that is rounded correctly: whether they are far enough from the ends of the range."""
+RECIPROCAL = re.compile(r"\bMUFU\.RCP\b")
+DIVISIONS = {DType.BF16: 0, DType.FP32: 8}
+"""Of a thread that divides 8 elements of a row, those that are tested."""
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\S")
 
 
@@ -54,10 +60,15 @@ def machine_code(
     machine = Cuda.of(f"cuda:{architecture}")
     if engines is not None:
         machine = replace(machine, engines=engines)
-    launches = machine.lower(construct(parse_graph((PAPER / f"{name}.mugraph").read_text()))).values()
+    return disassembled(parse_graph((PAPER / f"{name}.mugraph").read_text()), machine, tmp_path, edit)
+
+
+def disassembled(graph: Graph, machine: Cuda, tmp_path: Path, edit: Callable[[str], str] = str) -> str:
+    """The disassembly of the kernels of a muGraph."""
+    launches = machine.lower(construct(graph)).values()
     (source,) = machine.print([launch.kernel for launch in launches]).values()
     file = tmp_path / "kernels.cubin"
-    file.write_bytes(compile_cubin(edit(source), architecture).code)
+    file.write_bytes(compile_cubin(edit(source), machine.architecture).code)
     assert DISASSEMBLER is not None
     return subprocess.run([DISASSEMBLER, "-c", file], capture_output=True, text=True, check=True).stdout
 
@@ -107,6 +118,19 @@ def test_copies_take_about_as_many_instructions_as_issue_slots_are_counted_for(t
     assert boxes
     for part in boxes:
         assert len(INSTRUCTION.findall(part)) == pytest.approx(2 * BOX_COPY_SLOTS + PANEL_OF_ONE, rel=0.25)
+
+
+@pytest.mark.parametrize("dtype", list(DIVISIONS))
+def test_rows_are_divided_without_branches_where_results_have_16_bits(dtype: DType, tmp_path: Path) -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (64, 2048), dtype)
+    block = GraphBuilder(Level.BLOCK, grid=(64,), loop=1)
+    row = block.iterator(0, kernel.tensor(x), (0,), None)
+    length = block.add("sqrt", block.add("sum", block.add("square", row), dim=1, size=2048))
+    body = block.build([block.add("output_saver", block.add("div", row, length), omap=(0,))])
+    code = disassembled(kernel.build(kernel.graph_defined(body, [x])), Cuda.of("cuda:sm_90"), tmp_path)
+    assert len(DIVISION_TEST.findall(code)) == DIVISIONS[dtype]
+    assert (len(RECIPROCAL.findall(code)) == 1) == (dtype is DType.BF16), "which serves all elements of a thread"
 
 
 def test_local_memory_is_seen(tmp_path: Path) -> None:

@@ -79,10 +79,14 @@ def each_turn(text: KernelText, counter: str, start: str, end: int, step: int, v
     """A loop over `counter` from `start`, below `step`, to `end` by `step`; a turn holds `values` values in registers.
 
     Where all threads take the same number of turns the compiler is told it, and unrolls them: the loads of several turns are
-    on their way together, for none waits for what another one stores.
+    on their way together, for none waits for what another one stores. Where that is one it sees no loop.
     """
     turns = end // step
-    if end % step == 0 and turns > 1:
+    if end == step:
+        with text.block():
+            text.line(f"const int {counter} = {start};")
+            yield
+    elif end % step == 0 and turns > 1:
         free = max(_FEWEST_VALUES, _UNROLLED_VALUES - text.kernel.resident * held_registers(text.kernel))
         unrolled = max(1, min(turns, free // values))
         text.line(f"#pragma unroll {unrolled}")

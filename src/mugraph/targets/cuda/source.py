@@ -8,10 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from mugraph.ir.dtypes import DType
+from mugraph.ir.ops import OPERATORS, Kind, operator
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, as_written, subexpressions
 from mugraph.lower.staging import slots
-from mugraph.lower.tile_form import Buffer, Kernel, Tile
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Reduce, Tile
 from mugraph.targets.c_text import Text, index_terms, literal, sum_of
+
+_DIVISION, _QUOTIENT = operator("div").scalar, "quotient({0}, {1})"
+_RATIONAL = frozenset(row.scalar for row in OPERATORS.values() if row.kind in (Kind.MULTILINEAR, Kind.DIVISION, Kind.SQUARE_ROOT))
 
 
 @dataclass(slots=True)
@@ -57,6 +61,15 @@ class KernelText(Text):
         return tile.buffer if count == 1 else f"{tile.buffer} + l % {count} * {self.buffer(tile).elements // count}"
 
 
+def takes_quotients(kernel: Kernel) -> bool:
+    """Whether two units in the last place of a division are lost in what leaves a kernel: numbers of 16 bits, made by sums,
+    products, quotients and roots alone, none of which is far from another where their operands are near."""
+    expressions = (s.expression for s in kernel.statements if isinstance(s, Elementwise | Reduce))
+    applied = (each for whole in expressions for each in subexpressions(whole) if isinstance(each, Apply))
+    narrow = (DType.FP16, DType.BF16)
+    return all(kernel.buffer(name).dtype in narrow for name in kernel.outputs) and all(e.template in _RATIONAL for e in applied)
+
+
 def swizzle_type(tile: Tile) -> str:
     """The type whose function `at` moves places to where a tile's elements lie."""
     swizzle = tile.swizzle
@@ -71,9 +84,10 @@ def number(value: float) -> str:
     return f"as_float(0x{int(rounded.view(np.uint32)):08x}u)"
 
 
-def write_expression(text: Text, expression: Expression, sources: Sequence[str]) -> str:
+def write_expression(text: KernelText, expression: Expression, sources: Sequence[str]) -> str:
     """Declare every subexpression once, given the text of each source's element; the text of the whole, which other statements
     may read in a register."""
+    quotients = takes_quotients(text.kernel)
     names: dict[Expression, str] = {}
     expression = as_written(expression, read_elsewhere=True)
     for node in subexpressions(expression):
@@ -83,7 +97,7 @@ def write_expression(text: Text, expression: Expression, sources: Sequence[str])
             case Constant(value):
                 names[node] = number(value)
             case Apply(template, arguments):
-                name = f"v{len(names)}"
-                text.line(f"const float {name} = {template.format(*(names[argument] for argument in arguments))};")
+                name, written = f"v{len(names)}", _QUOTIENT if quotients and template == _DIVISION else template
+                text.line(f"const float {name} = {written.format(*(names[argument] for argument in arguments))};")
                 names[node] = name
     return names[expression]

@@ -65,6 +65,9 @@ INLINE unsigned e4m3fn_of(float x)
 /* x, which is not put into one instruction with a sum that reads it: a product is rounded before. */
 INLINE float rounded(float x);
 
+/* x / y, at most two units in the last place off: without the tests and branches of a division that is rounded correctly. */
+INLINE float quotient(float x, float y);
+
 /* The bits of x rounded to TF32: those of a float of which 10 bits behind the point are kept, to nearest, halves away from 0. */
 INLINE unsigned to_tf32(float x);
 

@@ -15,6 +15,12 @@ INLINE float rounded(float x)
     asm("" : "+f"(x));
     return x;
 }
+INLINE float quotient(float x, float y)
+{
+    float found;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(found) : "f"(x), "f"(y));
+    return found;
+}
 INLINE unsigned to_tf32(float x)
 {
     unsigned rounded;

@@ -15,6 +15,7 @@ INLINE unsigned as_bits(float x)
     return bits;
 }
 
+INLINE float quotient(float x, float y) { return x / y; }
 INLINE float rounded(float x)
 {
     __asm__("" : "+m"(x));
