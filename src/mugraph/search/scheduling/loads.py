@@ -3,9 +3,8 @@
 Factors of products pass through a ring, and what the loop of such a kernel reads beside them is copied ahead where there is room
 (`mugraph.lower.streams`, `mugraph.lower.staging`). Everything else is loaded when it is read: a block then has a vector of each
 thread on its way, so that latency and not bandwidth says how long that takes. Functions of `mugraph.devices.products` say which
-products stream, here and in lowering. What is left out: bulk copies bring no tiles ahead, and a tile whose readers stand before,
-in and after the loop may be loaded once for each of these. Tiles are of schedules or of block graphs, their sizes numbers, or
-arrays of a number each.
+products stream, here and in lowering. What is left out: a tile whose readers stand before, in and after the loop may be loaded
+once for each of these. Tiles are of schedules or of block graphs, their sizes numbers, or arrays of a number each.
 """
 
 from __future__ import annotations
