@@ -27,6 +27,7 @@ GRAPHS = {
     "norm": rms_norm_linear(rows=8, inner=256, columns=192, grid=3, loop=2, dtype=DType.BF16),
     "attention": attention(queries=12, keys=192, width=64, loop=3, dtype=DType.FP16),
     "boxes": attention(queries=16, keys=256, width=128, loop=2, dtype=DType.FP16),
+    "boxes and staged inputs": rms_norm_linear(rows=8, inner=1024, columns=64, grid=2, loop=4, dtype=DType.BF16),
 }
 
 
@@ -69,6 +70,16 @@ BOX_PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
 }
 
 
+STAGED_PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
+    "no wait for what is staged": (r"cp_async_wait<\d>\(\);", "", {Fault.IN_FLIGHT}),
+    "a wait for too few copies": (r"cp_async_wait<(\d)>", r"cp_async_wait<\1 + 1>", {Fault.IN_FLIGHT}),
+    "a group for each iteration alone": (r"(stage\([^;]*\);)\s*cp_async_commit\(\);", r"\1", {Fault.IN_FLIGHT}),
+    "copies come a panel too late": (r"panel \+ 1 - (\d+)", r"panel - \1", {Fault.IN_FLIGHT}),
+    "copies of another iteration": (r"const long l = next / (\d+);", r"const long l = next / \1 - 1;", set(Fault)),
+    "the first iteration is not staged": (r"const long l = 0;\s*\{[^}]*cp_async<16>[^}]*\}", "", set(Fault)),
+}
+
+
 GROUP_PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
     "no wait for copies": (r"cp_async_wait<\d>\(\);", "", {Fault.IN_FLIGHT}),
     "a wait for too few copies": (r"cp_async_wait<(\d)>", r"cp_async_wait<\1 + 1>", {Fault.IN_FLIGHT}),
@@ -107,7 +118,7 @@ def shows(engines: Engines, name: str, plant: tuple[str, str, set[Fault]]) -> bo
 
 def both(usual: str) -> list[Any]:
     """The graphs; only one of them in runs that leave slow tests out."""
-    return [name if name == usual else pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS if name != "boxes"]
+    return [name if name == usual else pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS if "boxes" not in name]
 
 
 @pytest.mark.parametrize("name", both("norm"))
@@ -125,6 +136,11 @@ def test_a_fault_in_products_of_warp_groups_shows(name: str, fault: str) -> None
 @pytest.mark.parametrize("fault", BOX_PLANTS)
 def test_a_fault_in_a_ring_of_boxes_shows(fault: str) -> None:
     assert shows(MAPS, "boxes", BOX_PLANTS[fault])
+
+
+@pytest.mark.parametrize("fault", STAGED_PLANTS)
+def test_a_fault_in_what_is_staged_beside_boxes_shows(fault: str) -> None:
+    assert shows(MAPS, "boxes and staged inputs", STAGED_PLANTS[fault])
 
 
 @pytest.mark.parametrize("engines", [BULK, GROUPS, MAPS], ids=["bulk copies", "warp groups", "tensor maps"])
