@@ -1,6 +1,7 @@
 """Passes over torch graphs before they are cut into pieces.
 
 `concrete` makes of a graph with symbolic sizes the one it is at sizes that are known. `ready_to_cut` applies all others:
+`with_attention` makes the calls that PyTorch has of attention on a GPU the one that they stand for;
 `without_empty_parts` leaves out what concatenations have nothing of, `with_padding_in_convolutions` zeros around images,
 `without_copies` copies of which nobody can tell; `with_masks_of_numbers` makes attention's boolean masks numbers;
 `with_views_of_results` makes results that share memory views, which nothing else reads, of one tensor or input; `with_slices`
@@ -34,7 +35,7 @@ Number = int | float | bool
 
 def ready_to_cut(module: fx.GraphModule) -> fx.GraphModule:
     """A graph of ATen calls as it is cut into pieces."""
-    module = with_masks_of_numbers(with_padding_in_convolutions(without_empty_parts(module)))
+    module = with_masks_of_numbers(with_padding_in_convolutions(without_empty_parts(with_attention(module))))
     return with_arrangements(with_slices(with_views_of_results(without_copies(module))))
 
 
@@ -370,6 +371,51 @@ def with_arrangements(module: fx.GraphModule) -> fx.GraphModule:
         if node.target in _MADE_OF and not node.users:
             graph.erase_node(node)
     return fx.GraphModule(tensors, graph)
+
+
+_ON_GPUS = frozenset(
+    {
+        _aten._scaled_dot_product_cudnn_attention.default,
+        _aten._scaled_dot_product_efficient_attention.default,
+        _aten._scaled_dot_product_flash_attention.default,
+    }
+)
+"""Operators that PyTorch makes of attention on a GPU, whose first result is that of `scaled_dot_product_attention`."""
+
+
+def with_attention(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls in which attention is `scaled_dot_product_attention` on a GPU too, where nothing else is read of it.
+
+    With dropout the calls stay.
+    """
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    attended: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        if node.target in _ON_GPUS and _is_attention_alone(node):
+            attended.add(node)
+            given = {
+                argument.name: value
+                for argument, value in zip(node.target._schema.arguments, arguments_of_call(node), strict=True)
+            }
+            operands = (given["query"], given["key"], given["value"], given.get("attn_bias"), 0.0, given["is_causal"])
+            copies[node] = graph.call_function(
+                _aten.scaled_dot_product_attention.default,
+                fx.map_arg(operands, copies.__getitem__),
+                {"scale": given["scale"]},
+            )
+            copies[node].meta = dict(node.meta) | {"val": node.meta["val"][0]}
+        elif node.target is getitem and node.args[0] in attended:
+            copies[node] = copies[node.args[0]]
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(module, graph) if attended else module
+
+
+def _is_attention_alone(node: fx.Node) -> bool:
+    """Whether the first result of a call is all that is read of it, and dropout drops nothing."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    dropped = arguments_of_call(node)[names.index("dropout_p")]
+    return dropped == 0 and all(user.target is getitem and user.args[1] == 0 for user in node.users)
 
 
 def on_device(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
