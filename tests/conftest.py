@@ -27,9 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--on-gpu", action="store_true", help="run kernels on a GPU that are emulated otherwise")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long suites have an hour a test where others have the time limit of pyproject.toml."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long suites have an hour a test where others have the time limit of pyproject.toml; emulators rest where a GPU runs."""
     for item in items:
+        if item.get_closest_marker("emulator") is not None and config.getoption("--on-gpu"):
+            item.add_marker(pytest.mark.skip(reason="it is about an emulator itself"))
         if item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.timeout(3600))
 

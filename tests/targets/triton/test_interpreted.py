@@ -292,6 +292,7 @@ def test_what_the_interpreter_says_is_raised() -> None:
         largest_error(graph, normal_inputs(graph), interpreted(once("square_3 = X_0", "square_3 = X_9")))
 
 
+@pytest.mark.emulator
 def test_a_process_that_ended_is_named_and_replaced() -> None:
     """It is ended by whoever runs out of memory, or by hand: the next kernel gets another one."""
     graph = rms_norm_linear()
@@ -311,6 +312,7 @@ def test_ctrl_c_leaves_the_process_alone() -> None:
     assert largest_error(graph, normal_inputs(graph), interpreted()) < LARGEST_ERROR[DType.FP32]
 
 
+@pytest.mark.emulator
 def test_an_answer_that_nobody_waited_for_is_no_answer_to_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = rms_norm_linear()
     largest_error(graph, normal_inputs(graph), interpreted())
