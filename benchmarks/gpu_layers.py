@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -94,9 +93,9 @@ def record(name: str, saved: str, modes: Sequence[str]) -> Record:
 
 def _sets(case: Case) -> int:
     """Layers whose tensors are larger than the L2 cache together."""
-    cache = int(torch.cuda.get_device_properties(0).L2_cache_size)
-    each: int = sum(tensor.numel() * tensor.element_size() for tensor in case.layer.state_dict().values())
-    return 1 + math.ceil(CACHES * cache / each)
+    of_cache = CACHES * int(torch.cuda.get_device_properties(0).L2_cache_size)
+    each = sum(tensor.numel() * tensor.element_size() for tensor in case.layer.parameters())
+    return 1 + -(-of_cache // each)
 
 
 def _with_weights(function: Callable[[dict[str, torch.Tensor]], Any], layer: torch.nn.Module) -> Callable[[], Any]:

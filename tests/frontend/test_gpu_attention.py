@@ -36,7 +36,7 @@ def graph_of(name: str, result: int = 0, dropped: float = 0.0) -> fx.GraphModule
     for tensor in "qkv":
         inputs.append(graph.placeholder(tensor))
         inputs[-1].meta["val"] = like
-    kwargs = {"scale": 0.25} | ({"dropout_p": dropped} if dropped else {})
+    kwargs: dict[str, Any] = {"scale": 0.25} | ({"dropout_p": dropped} if dropped else {})
     call = graph.call_function(target, (*inputs, *more), kwargs)
     call.meta["val"] = (like,) * len(target._schema.returns)
     taken = graph.call_function(operator.getitem, (call, result))
