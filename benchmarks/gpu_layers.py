@@ -93,8 +93,8 @@ def record(name: str, saved: str, modes: Sequence[str]) -> Record:
 
 def _sets(case: Case) -> int:
     """Layers whose tensors are larger than the L2 cache together."""
-    of_cache = CACHES * int(torch.cuda.get_device_properties(0).L2_cache_size)
-    each = sum(tensor.numel() * tensor.element_size() for tensor in case.layer.parameters())
+    of_cache: int = CACHES * int(torch.cuda.get_device_properties(0).L2_cache_size)
+    each: int = sum(tensor.numel() * tensor.element_size() for tensor in case.layer.parameters())
     return 1 + -(-of_cache // each)
 
 
