@@ -6,7 +6,6 @@ reads them. A kernel that writes outside of its outputs is found; an element of 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mugraph.lower.tile_form import Kernel
@@ -22,13 +20,12 @@ from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.gpu import present_architecture
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel
-from mugraph.targets.triton.interpreted import InterpretedTriton
+from mugraph.targets.triton.interpreted import InterpretedTriton, bytes_at
 
 _GAP = 1 << 14
 """Bytes before, between and behind tensors at least; they begin at multiples of it."""
 _POISON = 0xFF
 _EMULATED, _INTERPRETED = EmulatedCuda.load, InterpretedTriton.load
-_Bytes = npt.NDArray[np.uint8]
 
 
 class CudaOnGpu(EmulatedCuda):
@@ -75,7 +72,7 @@ def _run(
     launch: Callable[..., None], name: str, sizes: Sequence[int], inputs: int, findings: MutableSequence[Any], *addresses: int
 ) -> None:
     """Launch a kernel on copies of the operands at host addresses, and copy its outputs back."""
-    host = [_bytes_at(address, size) for address, size in zip(addresses, sizes, strict=True)]
+    host = [bytes_at(address, size) for address, size in zip(addresses, sizes, strict=True)]
     offsets, top = list[int](), _GAP
     for size in sizes:
         offsets.append(top)
@@ -93,7 +90,3 @@ def _run(
         before[place] = array
     if not np.array_equal(before, after):
         findings.append(f"{name} writes outside of its outputs")
-
-
-def _bytes_at(address: int, size: int) -> _Bytes:
-    return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8)), (size,))

@@ -84,7 +84,7 @@ class InterpretedTriton(Emulator):
         return self._interpret(kernel, source, [array.view(np.uint8) for array in memory], blocks, seconds)
 
     def _run(self, kernel: TileKernel, source: str, *addresses: int) -> None:
-        places = [_bytes_at(address, p.tensor.bytes) for p, address in zip(kernel.parameters, addresses, strict=True)]
+        places = [bytes_at(address, p.tensor.bytes) for p, address in zip(kernel.parameters, addresses, strict=True)]
         as_bf16 = [parameter.tensor.dtype is DType.BF16 for parameter in kernel.parameters]
         wide = [_widened(place) if narrow else place for place, narrow in zip(places, as_bf16, strict=True)]
         self._interpret(kernel, source, wide)
@@ -127,7 +127,8 @@ class InterpretedTriton(Emulator):
         return ran
 
 
-def _bytes_at(address: int, size: int) -> _Bytes:
+def bytes_at(address: int, size: int) -> _Bytes:
+    """The bytes of the host's memory from an address on."""
     return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8)), (size,))
 
 
