@@ -10,7 +10,8 @@ import pytest
 from checker.test_checker import Document, write
 from mugraph.checker import Rejected, check_folder
 from mugraph.ir import Graph
-from verifier.graphs import rows_for_columns, spread_of_rows
+from mugraph.ir.program import ProgramTensor
+from verifier.graphs import program, rows_for_columns, spread_of_rows
 from verifier.joint_graphs import PAIRS, projections, projections_in_blocks, softmax_of_rows
 
 
@@ -22,6 +23,20 @@ def test_results_with_such_axes_are_accepted(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(("pair", "cut"), [(softmax_of_rows(), 1), ((projections(4, 4), projections_in_blocks(4, 4)), 2)])
 def test_axes_of_single_positions_are_proved_again(tmp_path: Path, pair: tuple[Graph, Graph], cut: int) -> None:
     assert check_folder(write(tmp_path / "result", *pair), seed=0).axes == cut
+
+
+WHOLE: dict[str, Callable[[ProgramTensor], ProgramTensor]] = {
+    "a slice that is all of the axis": lambda x: x.exp().apply("slice", dim=1, start=0, size=4, step=1),
+    "one tensor put together of one": lambda x: x.exp().apply("concat", dim=1),
+    "groups of one": lambda x: x.exp().apply("sum", dim=1, size=1),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_axes_that_are_carried_over_by_other_rules_are_tested_at_full_size(tmp_path: Path, name: str) -> None:
+    left = program(lambda x: WHOLE[name](x) * 2, (2, 4))
+    right = program(lambda x: WHOLE[name](x) + WHOLE[name](x), (2, 4))
+    assert check_folder(write(tmp_path / "result", left, right), seed=0).axes == 1
 
 
 @pytest.mark.parametrize(("pair", "inputs"), [(spread_of_rows, [0, None]), (rows_for_columns, [1, 0, None])])

@@ -36,7 +36,7 @@ class ParallelAxis:
     `sums` are the numbers of the outputs to which its slices are added up. A slice is so many neighbours along the dimension as
     `input_widths` and `output_widths` say, as the elements of a head are in a row of all heads; and so many of each stretch
     where a dimension is put together of several that have all slices. `narrow` says whether slices are at single positions of all
-    tensors of both graphs.
+    tensors of both graphs, and every operator carries these over one by one.
     """
 
     size: int
@@ -141,7 +141,7 @@ class NotParallel(MugraphError):
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A graph at size 1 of an axis of so many `slices`: the dimension it has in each output, with how slices lie there, and the
-    outputs that add slices up. `narrow` says whether slices are at single positions in all tensors."""
+    outputs that add slices up. `narrow` says whether slices are at single positions in all tensors, carried over one by one."""
 
     graph: Graph
     slices: int
@@ -285,7 +285,7 @@ class _Pass:
         if self.builder.tensor(value).shape != self.taken(self.graph.tensor(Value(index)).shape, mark):
             raise NotParallel(f"{self.graph.nodes[index].op}: the axis is not one dimension of its result")
         self.marks[Value(index)], self.values[Value(index)] = mark, value
-        self.narrow &= mark is None or mark.widths == ONE
+        self.narrow &= mark is None or (mark.widths == ONE and not mark.summed)
 
     def input(self, index: int, node: Node, mark: Mark | None) -> None:
         shape = self.taken(node.output.shape, mark)
@@ -377,6 +377,7 @@ class _Pass:
         maps = index_maps_of(node, shapes)
         if self.loops_over_axis and node.op in ACCUMULATORS:
             return self.accumulated(node, marks[0])
+        self.narrow &= all(_is_one_by_one(maps, number, mark) for number, mark in enumerate(marks))
         self.check_linear(node, marks)
         if (part := self.part_of_axis(node, marks)) is not None and (mark := marks[0]) is not None:
             return mark._replace(widths=mark.widths[slice(*part)])
@@ -484,3 +485,8 @@ class _Pass:
         if mark is None or mark.dim is None:
             return shape
         return (*shape[: mark.dim], mark.taken * sum(mark.widths), *shape[mark.dim + 1 :])
+
+
+def _is_one_by_one(maps: IndexMaps | None, number: int, mark: Mark | None) -> bool:
+    """Whether an operator carries the axis of an operand over position by position, and by no other rule."""
+    return mark is None or mark.dim is None or (maps is not None and maps.carried(number, mark.dim) is not None)
