@@ -1,110 +1,77 @@
 """What errors of a result are relative to where its terms cancel: how large the numbers were that it is the difference of.
 
 A value that is 0 but for what float64 rounds has no digit that float64 could tell, and no kernel can be asked for one. What can
-be asked is that it errs little beside what was added up. Running error analysis knows how much that is: next to every value goes
-how far it moves if each operation on the way to it errs by its result, to first order. In each precision, the part of a result
-that rounding changes, times that, is about what it makes of the value.
+be asked is that it errs little beside what was added up. How much that is is tried: the program is evaluated again, each result
+changed at random by much more than rounding does, wherever it is read by the same. What a value moves, divided by how large the
+changes were, is about as large as its terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
-from mugraph.ir.scalar import Scalar
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
-_ROUNDING = 2.0**-53
-"""How much of a result float64 rounds away."""
-_STEP = 2.0**-20
-"""How far arguments of functions are moved to see what becomes of their errors, relative to them or to 1."""
+TRIES = 4
+"""How often a program is evaluated again: hardly one of millions of values moves by little each time."""
+_CHANGE = 2.0**-40
+"""Results are changed by up to this share, so many roundings that they hardly come out as they were."""
+_HARDLY = 2.0**-44
+"""Values that are no larger than this share of their terms have hardly a digit that float64 could tell."""
 
 
-def error_scales(graph: Graph, inputs: Sequence[Array], pulse: Pulse) -> list[Array]:
-    """For each element of the outputs of a kernel graph how far it moves if each operation errs by its result, in float64."""
-    scaled = [_Scaled(array.astype(np.float64), np.zeros(array.shape)) for array in inputs]
+def shaken_outputs(graph: Graph, inputs: Sequence[Array], rng: np.random.Generator, pulse: Pulse) -> Sequence[Array]:
+    """The outputs of a kernel graph in float64, each result changed a little."""
     with np.errstate(all="ignore"):
-        return [output.scale for output in evaluate_batched(graph, scaled, _ErrorScales(), pulse)]
+        return evaluate_batched(graph, [array.astype(np.float64) for array in inputs], _Shaken(rng), pulse)
 
 
-def cancelled_scale(largest: float, scales: Array) -> float | None:
-    """What errors of an output are relative to whose `largest` value float64 cannot tell from 0; None where it can."""
-    scale = float(np.max(scales, initial=0.0, where=np.isfinite(scales)))
-    return scale if largest <= _ROUNDING * scale else None
+def cancelled_terms(exact: Array, moved: Array) -> float | None:
+    """What errors are relative to of an output of whose elements float64 tells hardly a digit; None where it tells some.
+
+    `moved` is by how much elements of shaken outputs differ from the exact ones at most.
+    """
+    finite, terms = np.isfinite(exact), moved / _CHANGE
+    if np.any(finite & ~(np.isfinite(terms) & (np.abs(exact) <= _HARDLY * terms))):
+        return None
+    return float(np.max(terms, initial=0.0, where=finite))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scaled:
-    """Values, and how far they move."""
+class _Shaken(FloatArithmetic):
+    """float64 whose results err by more than they do, and so do the terms of sums; what chooses or moves numbers is exact."""
 
-    value: Array
-    scale: Array
+    def __init__(self, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.rng = rng
 
+    def add(self, x: Array, y: Array) -> Array:
+        return self._shaken(super().add(x, y))
 
-class _ErrorScales:
-    """`mugraph.ir.arithmetic.Arithmetic` on such pairs. Where it is not known how far a value moves, that is taken for less."""
+    def sub(self, x: Array, y: Array) -> Array:
+        return self._shaken(super().sub(x, y))
 
-    def __init__(self) -> None:
-        self.floats = FloatArithmetic()
+    def mul(self, x: Array, y: Array) -> Array:
+        return self._shaken(super().mul(x, y))
 
-    def constant(self, value: Scalar) -> _Scaled:
-        number = self.floats.constant(value)
-        return _Scaled(number, np.zeros(number.shape))
+    def div(self, x: Array, y: Array) -> Array:
+        return self._shaken(super().div(x, y))
 
-    def add(self, x: _Scaled, y: _Scaled) -> _Scaled:
-        return self._of(self.floats.add(x.value, y.value), x.scale + y.scale)
+    def exp(self, x: Array) -> Array:
+        return self._shaken(super().exp(x))
 
-    def sub(self, x: _Scaled, y: _Scaled) -> _Scaled:
-        return self._of(self.floats.sub(x.value, y.value), x.scale + y.scale)
+    def sqrt(self, x: Array) -> Array:
+        return self._shaken(super().sqrt(x))
 
-    def mul(self, x: _Scaled, y: _Scaled) -> _Scaled:
-        return self._of(self.floats.mul(x.value, y.value), np.abs(x.value) * y.scale + x.scale * np.abs(y.value))
+    def sum(self, x: Array, axis: int) -> Array:
+        return self._shaken(super().sum(self._shaken(x), axis))
 
-    def div(self, x: _Scaled, y: _Scaled) -> _Scaled:
-        value = self.floats.div(x.value, y.value)
-        return self._of(value, (x.scale + np.abs(value) * y.scale) / np.abs(y.value))
+    def matmul(self, x: Array, y: Array) -> Array:
+        return self._shaken(super().matmul(self._shaken(x), y))
 
-    def exp(self, x: _Scaled) -> _Scaled:
-        value = self.floats.exp(x.value)
-        return self._of(value, value * x.scale)
-
-    def sqrt(self, x: _Scaled) -> _Scaled:
-        value = self.floats.sqrt(x.value)
-        return self._of(value, x.scale / (2 * value))
-
-    def sum(self, x: _Scaled, axis: int) -> _Scaled:
-        moved = self.floats.sum(x.scale + np.abs(x.value), axis)
-        return _Scaled(self.floats.sum(x.value, axis), moved)
-
-    def max(self, x: _Scaled, axis: int) -> _Scaled:
-        return _Scaled(self.floats.max(x.value, axis), self.floats.max(x.scale, axis))
-
-    def matmul(self, x: _Scaled, y: _Scaled) -> _Scaled:
-        left, right = np.abs(x.value), np.abs(y.value)
-        moved = self.floats.matmul(x.scale + left, right) + self.floats.matmul(left, y.scale)
-        return _Scaled(self.floats.matmul(x.value, y.value), moved)
-
-    def opaque(self, name: str, *xs: _Scaled) -> _Scaled:
-        value = self.floats.opaque(name, *(x.value for x in xs))
-        moved = np.zeros(value.shape)
-        for number, x in enumerate(xs):
-            step = _STEP * np.maximum(1.0, np.abs(x.value))
-            others = [[*(other.value for other in xs)] for _ in range(2)]
-            others[0][number], others[1][number] = x.value - step, x.value + step
-            slopes = [np.abs(self.floats.opaque(name, *arguments) - value) / step for arguments in others]
-            moved = moved + np.minimum(*slopes) * x.scale  # of the flatter side, for functions that jump
-        return self._of(value, moved)
-
-    def view(self, x: _Scaled, move: Callable[[Array], Array]) -> _Scaled:
-        return _Scaled(move(x.value), move(x.scale))
-
-    def join(self, xs: Sequence[_Scaled], combine: Callable[[Sequence[Array]], Array]) -> _Scaled:
-        return _Scaled(combine([x.value for x in xs]), combine([x.scale for x in xs]))
-
-    def _of(self, value: Array, moved: Array) -> _Scaled:
-        return _Scaled(value, moved + np.abs(value))
+    def _shaken(self, x: Array) -> Array:
+        return np.asarray(x + x * self.rng.uniform(-_CHANGE, _CHANGE, x.shape))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
-from mugraph.verifier.cancellation import cancelled_scale
+from mugraph.verifier.cancellation import TRIES, cancelled_terms
 from mugraph.verifier.deviations import Index, Measure, farthest_from_own
 from mugraph.verifier.reference import Counts, Reference
 from mugraph.verifier.samples import Places
@@ -73,8 +73,14 @@ class Repeating(ExactValues):
 
     def beside_terms(self, inputs: Sequence[Array], pulse: Pulse) -> Repeating:
         different = self.reference.chosen_inputs(inputs, tuple(map(np.arange, self.counts)))
-        pairs = zip(self.measures, self.reference.error_scales(different, self.counts, pulse), strict=True)
-        measures = tuple(replace(measure, terms=cancelled_scale(measure.largest, scales)) for measure, scales in pairs)
+        moved = [np.zeros(exact.shape) for exact in self.outputs]
+        for seed in range(TRIES):
+            again = self.reference.shaken_outputs(different, self.counts, seed, pulse)
+            for most, exact, shaken in zip(moved, self.outputs, again, strict=True):
+                with np.errstate(all="ignore"):
+                    np.maximum(most, np.abs(shaken - exact), out=most)
+        outputs = zip(self.measures, self.outputs, moved, strict=True)
+        measures = tuple(replace(measure, terms=cancelled_terms(exact, most)) for measure, exact, most in outputs)
         return self if measures == self.measures else replace(self, measures=measures)
 
     def _farthest(self, results: Sequence[Any]) -> Iterator[tuple[int, float, Index]]:

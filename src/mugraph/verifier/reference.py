@@ -21,7 +21,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Node, Shape
 from mugraph.ir.ops import is_contraction
 from mugraph.ir.sizes import divisors
-from mugraph.verifier.cancellation import error_scales
+from mugraph.verifier.cancellation import shaken_outputs
 from mugraph.verifier.doubt import certain_outputs, chooses
 from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice, slice_of, take_slices
 from mugraph.verifier.samples import Places
@@ -153,9 +153,10 @@ class Reference:
 
         return self._by_slices(inputs, counts, evaluated, range(len(self.cut)))
 
-    def error_scales(self, inputs: Sequence[Array], counts: Counts, pulse: Pulse) -> tuple[Array, ...]:
-        """How far elements of the outputs of the different slices move if each operation errs by its result."""
-        return self._by_slices(inputs, counts, functools.partial(error_scales, pulse=pulse), range(len(self.cut)))
+    def shaken_outputs(self, inputs: Sequence[Array], counts: Counts, seed: int, pulse: Pulse) -> tuple[Array, ...]:
+        """The outputs of the different slices where each result is changed a little."""
+        shaken = functools.partial(shaken_outputs, rng=np.random.default_rng(seed), pulse=pulse)
+        return self._by_slices(inputs, counts, shaken, range(len(self.cut)))
 
     def in_turn(self, inputs: Sequence[Array], evaluated: Evaluation) -> tuple[Array, ...]:
         """The outputs of all slices as `evaluated` gives them, along one of the kept axes, too, in turn if that is no more work:
