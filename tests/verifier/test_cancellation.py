@@ -17,6 +17,7 @@ from mugraph.verifier.cancellation import cancelled_terms, shaken_outputs
 from mugraph.verifier.rounding import RoundedArithmetic
 
 from .graphs import program
+from .joint_graphs import program as program_of_several
 
 ROWS, COLUMNS = 4, 48
 
@@ -110,6 +111,20 @@ def test_large_numbers_that_err_together_excuse_nothing() -> None:
 
     assert float_check(exactly, graph).stable
     assert not float_check(lambda x, y: [y[np.argmin(x, axis=1)]], graph).stable
+
+
+def test_an_output_whose_terms_cancel_is_not_blamed_for_another() -> None:
+    graph = program_of_several(lambda x, w: (deviations(x, w), (w.exp() + 1e6) - 1e6), (ROWS, COLUMNS), (COLUMNS,))
+
+    def right(x: Array, w: Array) -> list[Array]:
+        return [*exactly(x, w), np.exp(np.minimum(w.astype(np.float64), 80)).astype(np.float32)]
+
+    def wrong(x: Array, w: Array) -> list[Array]:
+        return [*with_errors(1e-7, equal_rows)(x, w), right(x, w)[1] * np.float32(1 + equal_rows(x).max() / 2)]
+
+    report = float_check(wrong, graph, baseline=right, graph=graph)
+    assert report.reason.startswith("output 1 at rows of equal elements")
+    assert f"of shape [{COLUMNS}] turns errors" in report.reason
 
 
 FUNCTIONS: dict[str, Callable[[ProgramTensor, ProgramTensor], ProgramTensor]] = {

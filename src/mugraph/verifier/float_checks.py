@@ -256,7 +256,7 @@ def float_check(
             entry = replace(entry, errors=exact.errors(results), baseline=exact.errors(own))
         why = entry.instability(dtypes)
         if why and (beside := exact.beside_terms(made.read, pulse)) is not exact:
-            entry = replace(entry, errors=beside.errors(results), baseline=beside.errors(own))
+            exact, entry = beside, replace(entry, errors=beside.errors(results), baseline=beside.errors(own))
             why = entry.instability(dtypes)
         entries.append(entry)
         if graph is not None and not reason and (why or (kind.standard and known.is_quick)):
