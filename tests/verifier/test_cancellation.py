@@ -13,7 +13,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import ProgramTensor
 from mugraph.verifier import float_check
-from mugraph.verifier.cancellation import cancelled_terms, shaken_outputs
+from mugraph.verifier.cancellation import cancelled_terms, may_cancel, shaken_outputs
 from mugraph.verifier.rounding import RoundedArithmetic
 
 from .graphs import program
@@ -86,6 +86,8 @@ def test_values_that_float64_tells_from_0_are_what_errors_are_relative_to() -> N
     for unknown in (np.inf, np.nan):
         assert cancelled_terms(values, np.array([1e-12, unknown])) is None
         assert cancelled_terms(np.array([1e-15, unknown]), np.array([1e-12, unknown])) == 1e-12 * 2**40
+    assert [may_cancel(largest, np.array([1e-12])) for largest in (0.0, 1e-12, 1.0)] == [True, True, False]
+    assert may_cancel(1.0, np.array([np.nan]))
     small = program(lambda x: (x.exp() + 2.0**-40) - x.exp(), (4, 8))
     report = float_check(lambda x: [np.zeros_like(x)], small, baseline=lambda x: [np.full_like(x, 2.0**-40)])
     assert not report.stable
@@ -94,7 +96,7 @@ def test_values_that_float64_tells_from_0_are_what_errors_are_relative_to() -> N
 def test_one_element_whose_terms_cancel_excuses_no_other() -> None:
     graph = program(lambda x, y: x.program.concat([(x.exp() + 1e20) - x.exp() - 1e20, y], 1), (4, 1), (4, 8))
     report = float_check(lambda x, y: [np.concatenate([0 * x, 0 * y + 3], 1)], graph)
-    assert not report.scales[0].errors[0] < 1
+    assert report.scales[0].errors[0] >= 1
     assert not report.stable
 
 

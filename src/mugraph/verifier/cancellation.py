@@ -22,13 +22,20 @@ TRIES = 4
 _CHANGE = 2.0**-40
 """Results are changed by up to this share, so many roundings that they hardly come out as they were."""
 _HARDLY = 2.0**-44
-"""Values that are no larger than this share of their terms have hardly a digit that float64 could tell."""
+"""Values that are no larger than this share of their terms have hardly a digit that float64 could tell, ..."""
+_FAR = 2.0**10
+"""... and no further try makes one of what is so many times as large."""
 
 
 def shaken_outputs(graph: Graph, inputs: Sequence[Array], rng: np.random.Generator, pulse: Pulse) -> Sequence[Array]:
     """The outputs of a kernel graph in float64, each result changed a little."""
     with np.errstate(all="ignore"):
         return evaluate_batched(graph, [array.astype(np.float64) for array in inputs], _Shaken(rng), pulse)
+
+
+def may_cancel(largest: float, moved: Array) -> bool:
+    """Whether further tries may show that terms cancel in an output with this `largest` value, which so far `moved`."""
+    return not largest > _FAR * _HARDLY * float(np.max(moved, initial=0.0)) / _CHANGE
 
 
 def cancelled_terms(exact: Array, moved: Array) -> float | None:

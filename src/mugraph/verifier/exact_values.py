@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
-from mugraph.verifier.cancellation import TRIES, cancelled_terms
+from mugraph.verifier.cancellation import TRIES, cancelled_terms, may_cancel
 from mugraph.verifier.deviations import Index, Measure, farthest_from_own
 from mugraph.verifier.reference import Counts, Reference
 from mugraph.verifier.samples import Places
@@ -79,6 +79,8 @@ class Repeating(ExactValues):
             for most, exact, shaken in zip(moved, self.outputs, again, strict=True):
                 with np.errstate(all="ignore"):
                     np.maximum(most, np.abs(shaken - exact), out=most)
+            if not any(may_cancel(measure.largest, most) for measure, most in zip(self.measures, moved, strict=True)):
+                return self
         outputs = zip(self.measures, self.outputs, moved, strict=True)
         measures = tuple(replace(measure, terms=cancelled_terms(exact, most)) for measure, exact, most in outputs)
         return self if measures == self.measures else replace(self, measures=measures)
