@@ -56,7 +56,8 @@ def test_divisions_are_rounded_correctly_where_more_could_be_lost(name: str) -> 
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
-def test_a_quotient_is_two_units_in_the_last_place_off_at_most() -> None:
+def test_a_quotient_of_the_emulator_errs_as_those_of_gpus_may() -> None:
+    """By two units in the last place at most, and not always by less than one half: else nothing would be noticed."""
     rng = np.random.default_rng(0)
     x, y = (np.ldexp(rng.uniform(1, 2, 1 << 16), rng.integers(-60, 60, 1 << 16)).astype(np.float32) for _ in range(2))
     special = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 3e38, 1e-38], np.float32)
@@ -72,5 +73,6 @@ def test_a_quotient_is_two_units_in_the_last_place_off_at_most() -> None:
         exact = x.astype(np.float64) / y
         nearest = exact.astype(np.float32)
     normal = np.isfinite(nearest) & (abs(nearest) > 1.2e-38)
-    assert (abs(z[normal] - exact[normal]) <= 2 * np.spacing(abs(nearest[normal]))).all()
+    units = abs(z[normal] - exact[normal]) / np.spacing(abs(nearest[normal]))
+    assert 1 < units.max() <= 2
     np.testing.assert_array_equal(z[~np.isfinite(nearest)], nearest[~np.isfinite(nearest)])

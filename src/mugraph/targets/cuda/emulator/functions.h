@@ -15,7 +15,13 @@ INLINE unsigned as_bits(float x)
     return bits;
 }
 
-INLINE float quotient(float x, float y) { return x / y; }
+/* x times the reciprocal of y, which is rounded as well: as inexact as hardware may be, and where it may be. */
+INLINE float quotient(float x, float y)
+{
+    int exponent;
+    const float reciprocal = 1 / __builtin_frexpf(y, &exponent);
+    return (float)__builtin_ldexp((double)x * reciprocal, -exponent);
+}
 INLINE float rounded(float x)
 {
     __asm__("" : "+m"(x));
