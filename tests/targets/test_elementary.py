@@ -151,6 +151,23 @@ def test_differences_of_whole_quotients_are_zero_where_functions_jump(
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("name", "others"), [("sqrt", (0.0, 0.0)), ("log", (0.0, -math.inf)), ("acos", (1.0, 0.0))])
+def test_differences_of_whole_quotients_are_in_the_domains_that_end_at_them(
+    name: str, others: tuple[float, float], target: str
+) -> None:
+    """A number that is less than 0, or more than 1, by a rounding has no root, logarithm or angle."""
+    end, wanted = others
+    whole = np.arange(1, 121, dtype=np.float32).reshape(6, 20)
+    program = Program()
+    x, y, times = (program.input(name, whole.shape) for name in ("x", "y", "times"))
+    by_number, by_tensor = ((quotient - times + end).apply(name) * 2 for quotient in (x / 41, x / y))
+    program.output(by_number, by_tensor)
+    arrays = 41 * whole, np.full_like(whole, 41), whole
+    for results in kernels_of(program.graph, target)[1](*map(torch.from_numpy, arrays)):
+        np.testing.assert_array_equal(results, np.full_like(whole, 2 * wanted))
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_whole_roots_are_whole_where_functions_jump(target: str) -> None:
     """Approximate square roots of squares may be less than they are."""
     whole = np.arange(240, dtype=np.float32).reshape(12, 20)

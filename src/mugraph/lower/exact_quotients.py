@@ -1,61 +1,113 @@
 """Quotients that functions which jump are computed of: correctly rounded, so that 41 / 41 is 1 on every target.
 
 A product with a reciprocal is rounded twice (41 * (1 / 41) is less than 1 in fp32), which is no more than rounding elsewhere, and
-one bin less where `floor` reads it.
+one bin less where `floor` reads it. Roots and logarithms are NaN of what is less than 0, as x / 41 - y would be where x is 41 y.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from enum import IntEnum
 
 from mugraph.ir.elementary import JUMPS
 from mugraph.ir.ops import TRUTH, operator
-from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source, subexpressions
+from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import Elementwise, Kernel, Reduce, Scan, Statement
 
-_JUMPING = frozenset(operator(name).scalar for name in (*JUMPS, TRUTH, "less", "equal"))
+_JUMPING = frozenset(
+    operator(name).scalar for name in (*JUMPS, TRUTH, "less", "equal", "asin", "acos", "acosh", "atanh", "log1p")
+)
+"""Functions that jump, to NaN some of them, wherever that is."""
+_ENDING_AT_0 = frozenset(operator(name).scalar for name in ("sqrt", "log", "log2", "pow"))
+"""Functions that are NaN of numbers less than 0."""
+_SUMS, _SQUARE = frozenset(operator(name).scalar for name in ("add", "sub")), operator("square").scalar
 _PRODUCT, _QUOTIENT = (operator(name).scalar for name in ("mul", "div"))
 EXACT_QUOTIENT = "({0} / ({1}))"
 """A division that every target rounds to the nearest, and takes for no product with a reciprocal."""
 _LARGEST_DIVISOR = 1 << 24
 
 
+class _Need(IntEnum):
+    """How much an expression is read by what jumps."""
+
+    NONE = 0
+    SIGN = 1
+    """Less than 0 there is no result, and quotients have the right sign."""
+    SUM = 2
+    """The same of a sum of it and others: what is to be 0 must be."""
+    VALUE = 3
+    """Anything that is computed of it may jump."""
+
+
 def with_exact_quotients(kernel: Kernel) -> Kernel:
     """The kernel with divisions in the place of products with reciprocals of whole numbers in all that functions which jump are
     computed of, whether directly or through a buffer."""
-    read: frozenset[str] = frozenset()
-    while (more := read.union(*(_read_exactly(statement, read) for statement in kernel.statements))) != read:
-        read = more
+    needs: dict[str, _Need] = {}
+    while (more := _with_sources(kernel, needs)) != needs:
+        needs = more
 
     def exact(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        return tuple(_exact(statement, read) for statement in statements)
+        return tuple(_exact(statement, needs) for statement in statements)
 
     return replace(kernel, before=exact(kernel.before), body=exact(kernel.body), after=exact(kernel.after))
 
 
-def _read_exactly(statement: Statement, read: Set[str]) -> set[str]:
-    """The buffers that a statement computes of what jumps, or of what is in the buffers `read`."""
-    if statement.target.buffer in read:
-        return {tile.buffer for tile in statement.sources}
-    if not isinstance(statement, Elementwise | Reduce | Scan):
-        return set()
-    jumps = [part for part in subexpressions(statement.expression) if isinstance(part, Apply) and part.template in _JUMPING]
-    sources = [part for jump in jumps for part in subexpressions(jump) if isinstance(part, Source)]
-    return {statement.sources[source.index].buffer for source in sources}
+def _with_sources(kernel: Kernel, needs: Mapping[str, _Need]) -> dict[str, _Need]:
+    """What buffers are needed for, by what those are that are computed of them."""
+    found = dict(needs)
+    for statement in kernel.statements:
+        need = needs.get(statement.target.buffer, _Need.NONE)
+        if isinstance(statement, Elementwise | Reduce | Scan):
+            read = [(statement.sources[index].buffer, each) for index, each in _sources(statement.expression, need)]
+        else:
+            read = [(tile.buffer, need) for tile in statement.sources]
+        for buffer, each in read:
+            found[buffer] = max(each, found.get(buffer, _Need.NONE))
+    return found
 
 
-def _exact(statement: Statement, read: Set[str]) -> Statement:
+def _sources(expression: Expression, need: _Need) -> Iterator[tuple[int, _Need]]:
+    """The sources of an expression, and what they are needed for."""
+    match expression:
+        case Source(index):
+            yield index, need
+        case Apply(_, arguments):
+            for part in arguments:
+                yield from _sources(part, _of_operands(expression, need))
+
+
+def _of_operands(whole: Apply, need: _Need) -> _Need:
+    """What the operands of an expression are needed for if that is what it is needed for itself."""
+    if whole.template in _JUMPING or need is _Need.VALUE:
+        return _Need.VALUE
+    if whole.template == _SQUARE or (whole.template == _PRODUCT and len(set(whole.arguments)) == 1):
+        return _Need.NONE
+    if whole.template in _ENDING_AT_0:
+        return max(need, _Need.SIGN)
+    if whole.template in _SUMS and need is _Need.SIGN and not _adds_no_sign(whole):
+        return _Need.SUM
+    return need
+
+
+def _adds_no_sign(whole: Apply) -> bool:
+    """Whether a sum is that of something and a number which is not negative, as under the roots of norms."""
+    numbers = [each.value for each in whole.arguments if isinstance(each, Constant)]
+    return whole.template == operator("add").scalar and any(number >= 0 for number in numbers)
+
+
+def _exact(statement: Statement, needs: Mapping[str, _Need]) -> Statement:
     if not isinstance(statement, Elementwise | Reduce | Scan):
         return statement
-    return replace(statement, expression=_quotients(statement.expression, statement.target.buffer in read))
+    return replace(statement, expression=_quotients(statement.expression, needs.get(statement.target.buffer, _Need.NONE)))
 
 
-def _quotients(expression: Expression, counts: bool) -> Expression:
-    """The expression with exact quotients, where it `counts` or is an operand of what jumps."""
+def _quotients(expression: Expression, need: _Need) -> Expression:
+    """The expression with exact quotients where they are needed."""
     if not isinstance(expression, Apply):
         return expression
-    arguments = tuple(_quotients(part, counts or expression.template in _JUMPING) for part in expression.arguments)
+    counts = need >= _Need.SUM
+    arguments = tuple(_quotients(part, _of_operands(expression, need)) for part in expression.arguments)
     if counts and expression.template == _QUOTIENT:
         return Apply(EXACT_QUOTIENT, arguments)
     if counts and expression.template == _PRODUCT:

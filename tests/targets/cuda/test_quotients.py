@@ -34,10 +34,21 @@ def rounded_quotient() -> Graph:
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", floors, omap=(0,))]), operands))
 
 
+def root_of_a_difference() -> Graph:
+    """The root of x / y - z, in bf16: NaN where a quotient that is z is a little too small."""
+    kernel = GraphBuilder(Level.KERNEL)
+    operands = [kernel.input(name, (8, 64), DType.BF16) for name in "xyz"]
+    block = GraphBuilder(Level.BLOCK, grid=(8,), loop=1)
+    x, y, z = (block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate(operands))
+    roots = block.add("sqrt", block.add("sub", block.add("div", x, y), z))
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", roots, omap=(0,))]), operands))
+
+
 CORRECT = {
     "fp32": rms_norm_linear(rows=8, inner=256, columns=128, grid=2, loop=2, dtype=DType.FP32),
     "exponentials": attention(queries=16, keys=128, width=64, loop=2, dtype=DType.BF16),
     "roundings": rounded_quotient(),
+    "roots of differences": root_of_a_difference(),
 }
 
 

@@ -63,7 +63,7 @@ class KernelText(Text):
 
 def takes_quotients(kernel: Kernel) -> bool:
     """Whether two units in the last place of a division are lost in what leaves a kernel: numbers of 16 bits, made by sums,
-    products, quotients and roots alone, none of which is far from another where their operands are near."""
+    products, quotients and roots alone, which do not jump where quotients need not be exact (`mugraph.lower.exact_quotients`)."""
     expressions = (s.expression for s in kernel.statements if isinstance(s, Elementwise | Reduce))
     applied = (each for whole in expressions for each in subexpressions(whole) if isinstance(each, Apply))
     narrow = (DType.FP16, DType.BF16)
