@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from mugraph.ir import ops
 from mugraph.ir.graph import Graph, Node, Value
 from mugraph.ir.ops import operator
-from mugraph.lower.scalar_expressions import MAXIMUM, Apply, Expression, Source, subexpressions
+from mugraph.lower.scalar_expressions import MAXIMUM, Apply, Expression, Source
 from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Reduce, Statement
 
 LOWEST = float(ops.LOWEST)
@@ -42,37 +42,46 @@ def shifted(expression: Expression) -> tuple[Expression, int] | None:
     return None
 
 
-def maxima(kernel: Kernel) -> Mapping[str, frozenset[str]]:
-    """The buffers that hold maxima, each with the buffers of the elements that these are maxima of."""
-    found: dict[str, frozenset[str]] = {}
+def maxima(kernel: Kernel) -> Mapping[str, frozenset[Expression]]:
+    """The buffers that hold maxima, each with what these are maxima of, as `_in_buffers` has it."""
+    found: dict[str, frozenset[Expression]] = {}
     for statement in kernel.statements:
-        if _is_maximum(statement):
-            read = frozenset(tile.buffer for tile in statement.sources)
-            found[statement.target.buffer] = found.get(statement.target.buffer, frozenset()) | read
+        if of := frozenset(_in_buffers(each, statement) for each in _maximised(statement)):
+            found[statement.target.buffer] = found.get(statement.target.buffer, frozenset()) | of
     return found
 
 
-def _is_maximum(statement: Statement) -> bool:
+def _maximised(statement: Statement) -> tuple[Expression, ...]:
+    """What a statement computes the maximum of; nothing if it computes something else."""
     match statement:
-        case Elementwise(expression=Apply(template, _)) if template == MAXIMUM:
-            return True
-        case Elementwise(combine=combine) | Reduce(combine=combine):
-            return combine is Combine.MAX
-    return False
+        case Elementwise(combine=None, expression=Apply(template, arguments)) if template == MAXIMUM:
+            return arguments
+        case Elementwise(combine=Combine.MAX, expression=expression) | Reduce(combine=Combine.MAX, expression=expression):
+            return (expression,)
+    return ()
 
 
-def with_shifted_exponentials(statement: Elementwise | Reduce, maxima: Mapping[str, frozenset[str]], template: str) -> Expression:
-    """What a statement computes, with `template` for exponentials of elements less their maximum, by what `maxima` says."""
+def _in_buffers(expression: Expression, statement: Statement) -> Expression:
+    """An expression, with the names of buffers, as functions of nothing, in the place of the sources of its statement."""
+    match expression:
+        case Source(index):
+            return Apply(statement.sources[index].buffer, ())
+        case Apply(template, arguments):
+            return Apply(template, tuple(_in_buffers(each, statement) for each in arguments))
+    return expression
 
-    def is_maximum(index: int, exponent: Expression) -> bool:
-        elements = {statement.sources[part.index].buffer for part in subexpressions(exponent) if isinstance(part, Source)}
-        return elements <= maxima.get(statement.sources[index].buffer, frozenset())
+
+def with_shifted_exponentials(
+    statement: Elementwise | Reduce, maxima: Mapping[str, frozenset[Expression]], template: str
+) -> Expression:
+    """What a statement computes, with `template` for exponentials of what is less a maximum of it, by what `maxima` says."""
 
     def replaced(expression: Expression) -> Expression:
         if not isinstance(expression, Apply):
             return expression
         shift = shifted(expression)
-        outer = template if shift is not None and is_maximum(shift[1], shift[0]) else expression.template
+        of = frozenset[Expression]() if shift is None else maxima.get(statement.sources[shift[1]].buffer, frozenset())
+        outer = template if shift is not None and _in_buffers(shift[0], statement) in of else expression.template
         return Apply(outer, tuple(map(replaced, expression.arguments)))
 
     return replaced(statement.expression)

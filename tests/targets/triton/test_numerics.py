@@ -85,14 +85,18 @@ def test_exponents_are_reduced_in_two_parts_but_in_a_softmax(architecture: str) 
 
 
 def test_exponents_less_the_maximum_of_others_are_reduced() -> None:
-    def less_the_maximum(of_exponents: bool) -> str:
+    def less_the_maximum(exponent: Callable[[GraphBuilder, Value, Value], Value]) -> str:
         def make(b: GraphBuilder, x: Value, y: Value) -> Value:
-            return b.add("exp", b.add("sub", x, b.add("max", x if of_exponents else y, dim=1, size=64)))
+            return b.add("exp", b.add("sub", exponent(b, x, y), b.add("max", x, dim=1, size=64)))
 
         return text(elementwise(make))
 
-    assert "tl.exp(" in less_the_maximum(of_exponents=True)
-    assert "tl.exp(" not in less_the_maximum(of_exponents=False)
+    def times(factor: float) -> Callable[[GraphBuilder, Value, Value], Value]:
+        return lambda b, x, y: b.add("mul", x, b.constant(factor, DType.FP32))
+
+    assert "tl.exp(" in less_the_maximum(lambda b, x, y: x)
+    for larger in (lambda b, x, y: y, times(2.0), times(-1.0)):
+        assert "tl.exp(" not in less_the_maximum(larger)
 
 
 def test_functions_that_functions_of_the_text_call_are_in_it() -> None:

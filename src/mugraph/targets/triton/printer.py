@@ -91,8 +91,8 @@ class _KernelPrinter:
     """Tiles that hold nothing else yet: their number is written where they are read."""
     stores: dict[str, list[str]] = field(default_factory=dict)
     """Lines by output."""
-    maxima: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Buffers of maxima, with those of what they are maxima of."""
+    maxima: Mapping[str, frozenset[Expression]] = field(default_factory=dict)
+    """Buffers of maxima, with what they are maxima of."""
     loaded_bytes: int = 0
     """Of the tiles that one iteration loads."""
 
