@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from mugraph.ir import DType, GraphBuilder, Level, Value
 from mugraph.ir.elementary import FUNCTIONS, Elementary
 from mugraph.ir.ops import TRUTH
 from mugraph.ir.program import Program
+from mugraph.lower import construct
+from mugraph.runtime.executable import Executable
+from mugraph.testing.mugraph_runs import machine_of
 
 from .test_choices import SPECIAL, TARGETS, kernels_of
 
@@ -148,6 +153,26 @@ def test_differences_of_whole_quotients_are_zero_where_functions_jump(
     program.output((x / 41 - times).apply(name, *map(program.constant, others)) * 2)
     (results,) = kernels_of(program.graph, target)[1](torch.from_numpy(41 * whole), torch.from_numpy(whole))
     np.testing.assert_allclose(results, np.full_like(whole, 2 * wanted), rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_whole_quotients_are_whole_where_functions_of_another_kernel_jump(target: str) -> None:
+    whole = np.arange(256, dtype=np.float32).reshape(4, 64)
+    kernel = GraphBuilder(Level.KERNEL)
+    operands = [kernel.input(name, whole.shape, DType.FP32) for name in "xy"]
+
+    def made(make: Callable[[GraphBuilder, list[Value]], Value], *values: Value) -> Value:
+        block = GraphBuilder(Level.BLOCK, grid=(2,))
+        read = [block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate(values)]
+        (result,) = kernel.graph_defined(block.build([block.add("output_saver", make(block, read), omap=(0,))]), values)
+        return result
+
+    by_number = made(lambda b, xs: b.add("mul", *xs, b.constant(1 / 41, DType.FP32)), operands[0])
+    by_tensor = made(lambda b, xs: b.add("div", *xs), *operands)
+    floors = [made(lambda b, xs: b.add("floor", *xs), quotient) for quotient in (by_number, by_tensor)]
+    results = Executable(construct(kernel.build(floors)), machine_of(target))
+    for result in results(torch.from_numpy(41 * whole), torch.full(whole.shape, 41.0)):
+        np.testing.assert_array_equal(result, whole)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -28,7 +28,7 @@ EXACT_QUOTIENT = "({0} / ({1}))"
 _LARGEST_DIVISOR = 1 << 24
 
 
-class _Need(IntEnum):
+class Need(IntEnum):
     """How much an expression is read by what jumps."""
 
     NONE = 0
@@ -40,34 +40,34 @@ class _Need(IntEnum):
     """Anything that is computed of it may jump."""
 
 
-def with_exact_quotients(kernel: Kernel) -> Kernel:
+def with_exact_quotients(kernel: Kernel, outside: Mapping[str, Need]) -> tuple[Kernel, Mapping[str, Need]]:
     """The kernel with divisions in the place of products with reciprocals of whole numbers in all that functions which jump are
-    computed of, whether directly or through a buffer."""
-    needs: dict[str, _Need] = {}
+    computed of, whether directly or through a buffer, and what its buffers are needed for; `outside` says it of its outputs."""
+    needs = dict(outside)
     while (more := _with_sources(kernel, needs)) != needs:
         needs = more
 
     def exact(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         return tuple(_exact(statement, needs) for statement in statements)
 
-    return replace(kernel, before=exact(kernel.before), body=exact(kernel.body), after=exact(kernel.after))
+    return replace(kernel, before=exact(kernel.before), body=exact(kernel.body), after=exact(kernel.after)), needs
 
 
-def _with_sources(kernel: Kernel, needs: Mapping[str, _Need]) -> dict[str, _Need]:
+def _with_sources(kernel: Kernel, needs: Mapping[str, Need]) -> dict[str, Need]:
     """What buffers are needed for, by what those are that are computed of them."""
     found = dict(needs)
     for statement in kernel.statements:
-        need = needs.get(statement.target.buffer, _Need.NONE)
+        need = needs.get(statement.target.buffer, Need.NONE)
         if isinstance(statement, Elementwise | Reduce | Scan):
             read = [(statement.sources[index].buffer, each) for index, each in _sources(statement.expression, need)]
         else:
             read = [(tile.buffer, need) for tile in statement.sources]
         for buffer, each in read:
-            found[buffer] = max(each, found.get(buffer, _Need.NONE))
+            found[buffer] = max(each, found.get(buffer, Need.NONE))
     return found
 
 
-def _sources(expression: Expression, need: _Need) -> Iterator[tuple[int, _Need]]:
+def _sources(expression: Expression, need: Need) -> Iterator[tuple[int, Need]]:
     """The sources of an expression, and what they are needed for."""
     match expression:
         case Source(index):
@@ -77,16 +77,16 @@ def _sources(expression: Expression, need: _Need) -> Iterator[tuple[int, _Need]]
                 yield from _sources(part, _of_operands(expression, need))
 
 
-def _of_operands(whole: Apply, need: _Need) -> _Need:
+def _of_operands(whole: Apply, need: Need) -> Need:
     """What the operands of an expression are needed for if that is what it is needed for itself."""
-    if whole.template in _JUMPING or need is _Need.VALUE:
-        return _Need.VALUE
+    if whole.template in _JUMPING or need is Need.VALUE:
+        return Need.VALUE
     if whole.template == _SQUARE or (whole.template == _PRODUCT and len(set(whole.arguments)) == 1):
-        return _Need.NONE
+        return Need.NONE
     if whole.template in _ENDING_AT_0:
-        return max(need, _Need.SIGN)
-    if whole.template in _SUMS and need is _Need.SIGN and not _adds_no_sign(whole):
-        return _Need.SUM
+        return max(need, Need.SIGN)
+    if whole.template in _SUMS and need is Need.SIGN and not _adds_no_sign(whole):
+        return Need.SUM
     return need
 
 
@@ -96,17 +96,17 @@ def _adds_no_sign(whole: Apply) -> bool:
     return whole.template == operator("add").scalar and any(number >= 0 for number in numbers)
 
 
-def _exact(statement: Statement, needs: Mapping[str, _Need]) -> Statement:
+def _exact(statement: Statement, needs: Mapping[str, Need]) -> Statement:
     if not isinstance(statement, Elementwise | Reduce | Scan):
         return statement
-    return replace(statement, expression=_quotients(statement.expression, needs.get(statement.target.buffer, _Need.NONE)))
+    return replace(statement, expression=_quotients(statement.expression, needs.get(statement.target.buffer, Need.NONE)))
 
 
-def _quotients(expression: Expression, need: _Need) -> Expression:
+def _quotients(expression: Expression, need: Need) -> Expression:
     """The expression with exact quotients where they are needed."""
     if not isinstance(expression, Apply):
         return expression
-    counts = need >= _Need.SUM
+    counts = need >= Need.SUM
     arguments = tuple(_quotients(part, _of_operands(expression, need)) for part in expression.arguments)
     if counts and expression.template == _QUOTIENT:
         return Apply(EXACT_QUOTIENT, arguments)

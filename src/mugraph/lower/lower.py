@@ -17,7 +17,7 @@ from mugraph.ir.graph import LOOKUP, VIEWS, Graph, Level, Node, Shape, Tensor, V
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
 from mugraph.lower.blocks import lower_block, view
-from mugraph.lower.exact_quotients import with_exact_quotients
+from mugraph.lower.exact_quotients import Need, with_exact_quotients
 from mugraph.lower.flattening import flattened
 from mugraph.lower.memory import with_places
 from mugraph.lower.packing import Packing
@@ -97,11 +97,26 @@ def grouped(graph: Graph, rules: tuple[FusionRule, ...]) -> Graph:
 def launches(graph: Graph, strides: Strides = MappingProxyType({})) -> dict[int, Launch]:
     """The launch of every graph-defined node of a kernel graph, by node index: kernels in the form that all targets share."""
     windows = kernel_windows(graph, strides)
-    return {
-        index: _launch(graph, index, node, node.body, windows)
-        for index, node in enumerate(graph.nodes)
-        if node.op == GRAPH_DEFINED and node.body is not None
-    }
+    made: dict[int, Launch] = {}
+    needs: dict[Value, Need] = {}
+    for index, node in reversed([*enumerate(graph.nodes)]):
+        if node.op == GRAPH_DEFINED and node.body is not None:
+            made[index], read = _with_exact_quotients(_launch(graph, index, node, node.body, windows), needs)
+        else:
+            need = needs.get(windows[Value(index)][0], Need.NONE)
+            read = dict.fromkeys((windows[value][0] for value in node.inputs), need)
+        for root, need in read.items():
+            needs[root] = max(need, needs.get(root, Need.NONE))
+    return dict(reversed(made.items()))
+
+
+def _with_exact_quotients(launch: Launch, needs: Mapping[Value, Need]) -> tuple[Launch, dict[Value, Need]]:
+    """The launch with exact quotients by what its results are needed for, and what its operands are."""
+    kernel = launch.kernel
+    outside = {name: needs[root] for name, root in zip(kernel.outputs, launch.outputs, strict=True) if root in needs}
+    exact, found = with_exact_quotients(kernel, outside)
+    read = zip(kernel.inputs, launch.inputs, strict=True)
+    return replace(launch, kernel=exact), {root: found.get(name, Need.NONE) for name, root in read}
 
 
 def require_no_lookups(launches: Mapping[int, Launch]) -> None:
@@ -231,7 +246,7 @@ def _launch(graph: Graph, index: int, node: Node, body: Graph, windows: Mapping[
     names = {root: buffer.name for root, buffer in zip(roots, inputs, strict=True)}
     operands = [_named(tile, names[root], names[indices.get(value, root)]) for value, root, tile in read]
     results = [replace(tile, buffer=outputs[memories.index(root)].name) for root, tile in written]
-    kernel = with_exact_quotients(lower_block(f"kernel_{index}", body, operands, inputs, outputs, results))
+    kernel = lower_block(f"kernel_{index}", body, operands, inputs, outputs, results)
     return Launch(kernel, body, roots, memories, tuple((memories.index(root), tile) for root, tile in written))
 
 
