@@ -176,7 +176,9 @@ def test_whole_quotients_are_whole_where_functions_of_another_kernel_jump(target
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("name", "others"), [("sqrt", (0.0, 0.0)), ("log", (0.0, -math.inf)), ("acos", (1.0, 0.0))])
+@pytest.mark.parametrize(
+    ("name", "others"), [("sqrt", (0.0, 0.0)), ("log", (0.0, -math.inf)), ("log1p", (-1.0, -math.inf)), ("acos", (1.0, 0.0))]
+)
 def test_differences_of_whole_quotients_are_in_the_domains_that_end_at_them(
     name: str, others: tuple[float, float], target: str
 ) -> None:

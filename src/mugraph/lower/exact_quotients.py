@@ -15,13 +15,11 @@ from mugraph.ir.ops import TRUTH, operator
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import Elementwise, Kernel, Reduce, Scan, Statement
 
-_JUMPING = frozenset(
-    operator(name).scalar for name in (*JUMPS, TRUTH, "less", "equal", "asin", "acos", "acosh", "atanh", "log1p")
-)
+_JUMPING = frozenset(operator(name).scalar for name in (*JUMPS, TRUTH, "less", "equal", "asin", "acos", "acosh", "atanh"))
 """Functions that jump, to NaN some of them, wherever that is."""
-_ENDING_AT_0 = frozenset(operator(name).scalar for name in ("sqrt", "log", "log2", "pow"))
-"""Functions that are NaN of numbers less than 0."""
-_SUMS, _SQUARE = frozenset(operator(name).scalar for name in ("add", "sub")), operator("square").scalar
+_EXPONENTIALS = frozenset(operator(name).scalar for name in ("exp", "exp2", "sigmoid"))
+"""Functions that are more than 0 whatever they are of, and seldom a number that sums make 0 with others."""
+_SUMS = frozenset(operator(name).scalar for name in ("add", "sub"))
 _PRODUCT, _QUOTIENT = (operator(name).scalar for name in ("mul", "div"))
 EXACT_QUOTIENT = "({0} / ({1}))"
 """A division that every target rounds to the nearest, and takes for no product with a reciprocal."""
@@ -38,6 +36,13 @@ class Need(IntEnum):
     """The same of a sum of it and others: what is to be 0 must be."""
     VALUE = 3
     """Anything that is computed of it may jump."""
+
+
+_ENDING = {
+    **{operator(name).scalar: Need.SIGN for name in ("sqrt", "log", "log2", "pow")},
+    operator("log1p").scalar: Need.SUM,
+}
+"""Functions that are NaN of numbers less than 0, or than -1, and what their operands are needed for."""
 
 
 def with_exact_quotients(kernel: Kernel, outside: Mapping[str, Need]) -> tuple[Kernel, Mapping[str, Need]]:
@@ -81,13 +86,17 @@ def _of_operands(whole: Apply, need: Need) -> Need:
     """What the operands of an expression are needed for if that is what it is needed for itself."""
     if whole.template in _JUMPING or need is Need.VALUE:
         return Need.VALUE
-    if whole.template == _SQUARE or (whole.template == _PRODUCT and len(set(whole.arguments)) == 1):
+    if whole.template in _EXPONENTIALS or (need is Need.SIGN and _is_square(whole)):
         return Need.NONE
-    if whole.template in _ENDING_AT_0:
-        return max(need, Need.SIGN)
+    if whole.template in _ENDING:
+        return max(need, _ENDING[whole.template])
     if whole.template in _SUMS and need is Need.SIGN and not _adds_no_sign(whole):
         return Need.SUM
     return need
+
+
+def _is_square(whole: Apply) -> bool:
+    return whole.template == operator("square").scalar or (whole.template == _PRODUCT and len(set(whole.arguments)) == 1)
 
 
 def _adds_no_sign(whole: Apply) -> bool:

@@ -56,6 +56,25 @@ def test_quotients_are_correctly_rounded_where_functions_jump_and_roots_everywhe
     assert "sqrt.rn.f32" in smooth
 
 
+def test_quotients_are_correctly_rounded_under_roots_where_what_is_0_may_become_less() -> None:
+    def under(name: str, make: Callable[[GraphBuilder, Value, Value], Value]) -> bool:
+        """Whether the quotient of x and y, of which an operand of a function is made, is rounded correctly."""
+        source = text(elementwise(lambda b, x, y: b.add(name, make(b, b.add("div", x, y), y))))
+        return "tl.div_rn(" in source
+
+    assert under("sqrt", lambda b, q, y: b.add("sub", q, y))
+    assert under("sqrt", lambda b, q, y: b.add("add", q, y))
+    assert under("log1p", lambda b, q, y: q)
+    assert not under("sqrt", lambda b, q, y: q)
+    assert under("sqrt", lambda b, q, y: b.add("sub", y, b.add("square", q)))
+    assert not under(
+        "sqrt", lambda b, q, y: b.add("add", b.add("sum", b.add("square", q), dim=1, size=64), b.constant(1e-5, DType.FP32))
+    )
+    assert not under("sqrt", lambda b, q, y: b.add("add", q, b.constant(1e-5, DType.FP32)))
+    assert not under("log", lambda b, q, y: b.add("sum", b.add("exp", b.add("sub", q, y)), dim=1, size=64))
+    assert not under("log1p", lambda b, q, y: b.add("exp", q))
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(
     "graph",
