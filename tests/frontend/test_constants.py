@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -127,6 +128,43 @@ def test_numbers_that_are_not_finite_are_only_where_they_are_chosen(number: floa
     traced = trace(chosen, (X,))
     (result,) = run(traced.graph, traced.flatten((X,), {}))
     torch.testing.assert_close(torch.as_tensor(result), chosen(X), equal_nan=True)
+
+
+GIVEN = torch.arange(8) < 5
+
+
+def early() -> torch.Tensor:
+    return torch.arange(8) < 2
+
+
+def soon() -> torch.Tensor:
+    return torch.arange(8) < 5
+
+
+CHAINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "-inf, then 0": lambda x: x.masked_fill(soon(), -math.inf).masked_fill(early(), 0.0),
+    "-inf, then what it was": lambda x: torch.where(early(), x, x.masked_fill(soon(), -math.inf)),
+    "-inf, then infinity": lambda x: x.masked_fill(soon(), -math.inf).masked_fill(early(), math.inf),
+    "infinity, then -inf": lambda x: torch.where(soon(), math.inf, x).masked_fill(early(), -math.inf),
+    "-inf added, then a number": lambda x: torch.where(early(), 1.5, x + torch.zeros(8).masked_fill(soon(), -math.inf)),
+    "-inf twice": lambda x: x.masked_fill(soon(), -math.inf).masked_fill(early(), -math.inf),
+    "-inf by a mask that is captured, then 0": lambda x: x.masked_fill(GIVEN, -math.inf).masked_fill(early(), 0.0),
+    "rows of which all is hidden": lambda x: (
+        x.masked_fill((torch.arange(6) < 3)[:, None], -math.inf).softmax(-1).masked_fill((torch.arange(6) < 3)[:, None], 0.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_what_is_infinite_is_not_there_where_a_later_mask_hides_it(name: str) -> None:
+    traced = trace(CHAINS[name], (X,))
+    with np.errstate(invalid="ignore"):
+        (result,) = run(traced.graph, traced.flatten((X,), {}))
+    torch.testing.assert_close(torch.as_tensor(result), CHAINS[name](X), equal_nan=True)
+
+
+def test_masks_that_hide_one_after_the_other_are_added() -> None:
+    assert [node.op for node in trace(CHAINS["-inf twice"], (X,)).graph.nodes].count("add") == 2
 
 
 def test_causal_attention_is_the_softmax_that_one_writes() -> None:

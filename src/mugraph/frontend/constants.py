@@ -6,8 +6,9 @@ result brings along. A mask of booleans becomes numbers on the way: choices by i
     masked_fill(x, mask, -inf) = x + m, with -inf where the mask is, and 0 elsewhere
     where(mask, x, y)          = x k + y (1 - k), with 1 where the mask is, and 0 elsewhere
 
-which are the same numbers wherever what is not chosen is finite: 0 times infinity is not a number. Attention that is causal, or
-has such a mask, gets the mask as numbers too; where it hides every key of a query, whose row is 0 in PyTorch, it stays as it is.
+which are the same numbers wherever what is not chosen is finite: 0 times infinity is not a number. So a choice from what the
+function's own numbers make infinite, as a mask before it does, stays one. Attention that is causal, or has such a mask, gets the
+mask as numbers too; where it hides every key of a query, whose row is 0 in PyTorch, it stays as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from mugraph.frontend.aten import Rule
 from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row
@@ -29,6 +31,9 @@ _LARGEST = 1 << 26
 UNWRITTEN = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
 """Operators that give memory which nobody has written to: no numbers, and no constants."""
 _ATTENTION = frozenset({"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"})
+_INFINITIES = frozenset({-math.inf, math.inf})
+_KEEPING = frozenset({"where", "masked_fill", "add"})
+"""Operators that give no infinity but those of their operands; NaN where these have both."""
 
 Constants = Mapping[str, torch.Tensor]
 """The values of placeholders that were added to a graph, by name."""
@@ -44,10 +49,12 @@ def with_constants(graph: fx.Graph, every: bool = False) -> dict[str, torch.Tens
     for node in list(graph.nodes):
         if name_of(node) in CHECKS and all(source in values for source in node.all_input_nodes):
             graph.erase_node(node)
+    infinite = _Infinite(values)
     for node in list(graph.nodes):
         if node.op != "call_function" or node in values:
             continue
-        _chosen_by_constants(graph, node, values, added)
+        found = infinite.given_by(node)
+        infinite.found[_chosen_by_constants(graph, node, values, added, infinite) or node] = found
     for node in list(graph.nodes):
         if node.op == "call_function" and node not in values and name_of(node) in _ATTENTION:
             _masked_by_constants(node, values, added)
@@ -61,6 +68,36 @@ def with_constants(graph: fx.Graph, every: bool = False) -> dict[str, torch.Tens
         if node in values and not node.users:
             graph.erase_node(node)
     return added.values
+
+
+class _Infinite:
+    """What numbers of a graph make infinite, or no number, whatever is in its placeholders."""
+
+    def __init__(self, values: Mapping[fx.Node, torch.Tensor]) -> None:
+        self.found: dict[fx.Node, frozenset[float]] = {}
+        self._values = values
+
+    def given_by(self, node: fx.Node) -> frozenset[float]:
+        """Which infinities a call may give because of its operands; NaN only where it may give both."""
+        if name_of(node) in _ATTENTION:  # its mask only hides
+            operands: Any = node.args[:3]
+        else:
+            operands = (node.args, node.kwargs)
+        found: set[float] = set()
+        map_aggregate(operands, lambda part: found.update(self.within(part)))
+        return frozenset(found) if not found or name_of(node) in _KEEPING else _INFINITIES
+
+    def within(self, part: Any) -> frozenset[float]:
+        """Which may be in an operand."""
+        if isinstance(part, fx.Node):
+            return self._of(self._values[part]) if part in self._values else self.found.get(part, frozenset())
+        return frozenset({part}) & _INFINITIES if isinstance(part, float) else frozenset()
+
+    @staticmethod
+    def _of(value: torch.Tensor) -> frozenset[float]:
+        if not value.dtype.is_floating_point or bool((numbers := widened(value)).isfinite().all()):
+            return frozenset()
+        return frozenset({-math.inf}) if bool((numbers < math.inf).all()) else _INFINITIES
 
 
 class _Placeholders:
@@ -128,24 +165,31 @@ def _fills_what_was_not_written(node: fx.Node) -> bool:
     return isinstance(node.args[0], fx.Node) and name_of(node.args[0]) in UNWRITTEN
 
 
-def _chosen_by_constants(graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, torch.Tensor], added: _Placeholders) -> None:
-    """Replace a choice between numbers by a mask that is known."""
+def _chosen_by_constants(
+    graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, torch.Tensor], added: _Placeholders, infinite: _Infinite
+) -> fx.Node | None:
+    """Replace a choice between numbers by a mask that is known; what stands for it now, or None where it stays."""
     choice = _choice(node, values)
     given = node.meta.get("val")
     if choice is None or not isinstance(given, torch.Tensor) or given.dtype not in FLOATS:
-        return
+        return None
     mask, first, second = choice
+    lowered = first if isinstance(first, fx.Node) and second == -math.inf else None  # -inf is added to it
+    for side in (first, second):
+        if isinstance(side, fx.Node) and infinite.within(side) - {-math.inf if side is lowered else 0.0}:
+            return None
     kept = mask.to(given.dtype)
     with graph.inserting_before(node):
-        if isinstance(second, float) and second == -math.inf and isinstance(first, fx.Node):
+        if lowered is not None:
             hidden = torch.zeros_like(kept).masked_fill(~mask, -math.inf)
-            replacement = _call(node, torch.ops.aten.add.Tensor, first, added.of(hidden))
+            replacement = _call(node, torch.ops.aten.add.Tensor, lowered, added.of(hidden))
         else:
             parts = [_part(node, first, kept, added), _part(node, second, 1 - kept, added)]
             shown = [part for part in parts if part is not None]
             replacement = shown[0] if len(shown) == 1 else _call(node, torch.ops.aten.add.Tensor, *shown)
     node.replace_all_uses_with(replacement)
     graph.erase_node(node)
+    return replacement
 
 
 Choice = tuple[torch.Tensor, fx.Node | float, fx.Node | float]
