@@ -15,7 +15,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, getitem
 from typing import Any
@@ -193,6 +193,17 @@ def owner_of(node: fx.Node) -> fx.Node:
     while (source := viewed(node)) is not None:
         node = source
     return node
+
+
+def copy_returned(graph: fx.Graph, placeholders: Collection[str]) -> None:
+    """Change a graph so that it returns copies of these placeholders: whoever is given one may write to it."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    for node in output.all_input_nodes:
+        if owner_of(node).name in placeholders:
+            with graph.inserting_before(output):
+                copied = graph.call_function(_aten.clone.default, (node,))
+            copied.meta.update(node.meta)
+            output.replace_input_with(node, copied)
 
 
 _aten = torch.ops.aten

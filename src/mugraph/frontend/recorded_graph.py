@@ -21,7 +21,7 @@ from mugraph.frontend.calling import SignatureRecord, filled
 from mugraph.frontend.constants import with_constants
 from mugraph.frontend.conversion import CHECKS
 from mugraph.frontend.export import is_computed
-from mugraph.frontend.graph_passes import owner_of
+from mugraph.frontend.graph_passes import copy_returned, owner_of
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.objects import flat
 from mugraph.frontend.pytree import FunctionCalling, Place, Results, check_value
@@ -138,6 +138,7 @@ def recorded_graph(call: RecordedCall, fixed: Collection[str] = ()) -> RecordedG
     if unknown := next((name for name in fixed if name not in arguments.values()), ""):
         raise InvalidInput(f"constants: {call.name} has no argument called {unknown!r}; it has {', '.join(arguments.values())}")
     constants = with_constants(program.graph, every=True)
+    copy_returned(program.graph, constants)  # every call of the function makes them anew
     returned, changed = _outputs(program)
     read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users} | changed.keys()
     captured = {name: source for name, (source, _) in captured_sources(call, program, read, arguments.values()).items()}

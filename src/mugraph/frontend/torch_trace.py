@@ -26,6 +26,7 @@ from mugraph.frontend.choices import is_negative_zero
 from mugraph.frontend.constants import KNOWN_MASKS, Constants, with_constants
 from mugraph.frontend.conversion import Signature, convert, only_chosen_or_compared
 from mugraph.frontend.export import Recording, record
+from mugraph.frontend.graph_passes import copy_returned
 from mugraph.frontend.origins import origins
 from mugraph.frontend.pytree import Arguments, CapturedSource, Results, Traced
 from mugraph.frontend.returned import results_of
@@ -179,6 +180,7 @@ def _signature(call: RecordedCall, program: ExportedProgram) -> tuple[Signature,
         inputs[placeholder] = source.name
         sources.append(source)
     constants = with_constants(program.graph)
+    copy_returned(program.graph, constants)  # every call of the function makes them anew
     chosen = {node.name for node in program.graph.nodes if node.op == "placeholder" and only_chosen_or_compared(node)}
     for placeholder, source in constant_sources(constants, inputs.values()).items():
         tensor = constants[placeholder]
