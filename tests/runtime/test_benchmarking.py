@@ -139,6 +139,11 @@ def test_calls_of_microseconds_are_timed_by_the_many(clock: Clock) -> None:
     assert clock.now == pytest.approx((3 + 4 * 50) * 2e-6)
 
 
+def test_calls_that_wait_are_no_more_than_there_is_time_for(clock: Clock) -> None:
+    in_turns([clock.taking(itertools.repeat(0.05))], rounds=5, clock=itertools.count(step=1e-6).__next__)
+    assert clock.now == pytest.approx((3 + 5) * 0.05)
+
+
 def test_rounds_end_before_the_limit(clock: Clock) -> None:
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=7.5)] == [2, 2]
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=0.0)] == [1, 1]
