@@ -330,6 +330,44 @@ def test_the_command_says_how_it_is_called_and_compares_constants(tmp_path: Path
     assert main(["bench", out, "--trust-origin", "--rounds", "2"]) == 0
 
 
+PARTS = """
+import torch
+
+
+def example_inputs():
+    return (torch.randn(8, 16),)
+
+
+def sorted_rows(x):
+    positions = torch.arange(16) * 0.1
+    return torch.softmax(x + positions, -1).sort(-1).values, torch.softmax(x - positions, -1).sort(-1).values
+"""
+
+
+def swapped(report: dict[str, Any]) -> None:
+    report["structure"]["tuple"].reverse()
+
+
+@pytest.mark.parametrize(
+    ("document", "change", "words"),
+    [
+        ("report.json", swapped, "returns its tensors in another structure than report.json says"),
+        ("constants.json", dict.clear, "does not compute the constant"),
+    ],
+)
+def test_the_command_compares_what_functions_of_parts_return_and_bring_along(
+    tmp_path: Path, document: str, change: Callable[[Any], Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "parts.py", tmp_path / "out"
+    file.write_text(PARTS)
+    assert main(["optimize", f"{file}:sorted_rows", "-o", str(out), "--no-profile", "--cache", "off"]) in (0, 1)
+    assert main(["verify", "--certificate", str(out), f"{file}:sorted_rows"]) == 0
+    forged = changed(out, tmp_path / "forged", document, change)
+    capsys.readouterr()
+    assert main(["verify", "--certificate", str(forged), f"{file}:sorted_rows"]) == 1
+    assert words in capsys.readouterr().out
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_results_for_a_gpu_bring_their_constants_along(tmp_path: Path) -> None:
     pytest.importorskip("cuda.core", reason="kernels for a GPU are compiled with cuda-core")

@@ -96,6 +96,11 @@ def test_the_command_asks_whose_function_it_is(folder: Path, tmp_path: Path, cap
     for other in ("others", "at_seven"):
         assert check_range(folder, f"{file}:{other}", None, json_output=False) == 1
         assert "function  refused" in capsys.readouterr().out
+    wrong = changed(
+        folder, tmp_path / "w", "sizes.json", lambda document: document["structure"]["dict"].update(n={"constant": 3})
+    )
+    assert check_range(wrong, f"{file}:scores", None, json_output=False) == 1
+    assert "another structure than is saved" in capsys.readouterr().out
 
 
 def test_another_axis_is_rejected(folder: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from mugraph.checker import CheckReport, Examination, Part, Status, examine
 from mugraph.checker.saved_files import SavedFiles
 from mugraph.cli.arguments import Subject, resolve
 from mugraph.errors import MugraphError, TargetUnavailable
-from mugraph.frontend.calling import Calling, SignatureRecord, structure_of
+from mugraph.frontend.calling import Calling, SignatureRecord, same_json, structure_of
 from mugraph.frontend.comparison import as_stored
 from mugraph.frontend.saved_constants import SavedConstant, constants_from_json
 from mugraph.ir.graph import Graph
@@ -142,7 +142,7 @@ def _function(word: str, saved: SavedFiles) -> Part:
         graph, structure, calling = _traced(resolve(word))
     if _signature(graph) != _signature(program):
         return Part(Status.REFUSED, f"{word} takes or returns tensors of other shapes or types than program.json")
-    if structure is not None and structure != saved.document("report.json").get("structure"):
+    if structure is not None and not same_json(structure, saved.document("report.json").get("structure")):
         return Part(Status.REFUSED, f"{word} returns its tensors in another structure than report.json says")
     if calling is not None:
         constants = constants_in(saved)
@@ -170,9 +170,10 @@ def constants_in(saved: SavedFiles) -> tuple[SavedConstant, ...]:
 
 def other_tensors(word: str, constants: Sequence[SavedConstant], said: SignatureRecord | None, calling: Calling) -> Part | None:
     """What is to be said where a function does not compute the constants of a folder bit by bit, or where results that are bound
-    to it would read other tensors than the folder says; None where all is the same."""
-    ours = calling.constants
-    for saved, computed in zip_longest(constants, ours if constants else ()):
+    to it would read other tensors than the folder says; None where all is the same. Folders that say nothing of how the function
+    is called may have no constants, which are inputs like others there."""
+    ours = calling.constants if constants or said is not None else ()
+    for saved, computed in zip_longest(constants, ours):
         if saved != computed:
             name = (saved or computed).name
             return Part(Status.REFUSED, f"{word} does not compute the constant {name} that {CONSTANTS} has, bit by bit")

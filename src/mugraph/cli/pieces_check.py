@@ -13,6 +13,7 @@ from mugraph.cli.certificate_check import CheckedProgram, other_tensors
 from mugraph.cli.folder_answers import answered
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import record, require_torch
+from mugraph.frontend.calling import same_json, structure_of
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.serialize import graph_from_json
@@ -61,9 +62,11 @@ def _function(word: str, saved: SavedPieces) -> Part:
             raise InvalidInput(f"{word} is no function of PyTorch")
         recorded = prepared(recorded_graph(record(subject.function, subject.inputs)))
         calls = calls_to_json(recorded)
-    differing = [name for name, value in calls.items() if saved.document[name] != value]
+    differing = [name for name, value in calls.items() if not same_json(saved.document[name], value)]
     if differing:
         return Part(Status.REFUSED, f"PyTorch records other {', '.join(differing)} of {word} than torch.json has")
     ours = saved.recorded.calling
+    if not same_json(structure_of(recorded.calling, recorded.returned), structure_of(ours, saved.recorded.returned)):
+        return Part(Status.REFUSED, f"{word} returns its tensors in another structure than report.json says")
     other = other_tensors(word, ours.constants, ours.signature_record, recorded.calling)
     return other or Part(Status.CHECKED, f"PyTorch records the same calls of {word}")

@@ -10,6 +10,7 @@ from mugraph.checker.size_ranges import check_sizes
 from mugraph.cli.certificate_check import constants_in, other_tensors
 from mugraph.cli.range_check import Programs, RangeCheck, recorded_again
 from mugraph.frontend import require_torch
+from mugraph.frontend.calling import same_json, structure_of
 from mugraph.ir.serialize import graph_from_json
 
 if TYPE_CHECKING:
@@ -40,8 +41,11 @@ def _function(word: str, saved: SavedSizes, programs: Programs) -> Part:
         return Part(Status.REFUSED, f"{word} is not what it is of each slice at every size: {error}")
     for place, each in programs.items():
         files = each.examination.saved
-        if files is None or not sliced.is_program_of(graph_from_json(files.document("program.json"))):
+        program = None if files is None else graph_from_json(files.document("program.json"))
+        if files is None or program is None or not sliced.is_program_of(program):
             return Part(Status.REFUSED, f"{word} is another program of each slice than that in {place}")
+        if not same_json(saved.structure, structure_of(sliced.calling, len(program.outputs))):
+            return Part(Status.REFUSED, f"{word} returns its tensors in another structure than is saved")
         if (other := other_tensors(word, constants_in(files), None, sliced.calling)) is not None:
             return other
     return Part(

@@ -80,8 +80,8 @@ class SignatureRecord:
 
     def is_called_as(self, other: SignatureRecord) -> bool:
         """Whether functions, whatever their names, take the same arguments and bring along tensors of the same names."""
-        ours, theirs = (json.dumps(record.to_json() | {"function": ""}) for record in (self, other))
-        return ours == theirs  # as text, in which NaN is itself
+        ours, theirs = (record.to_json() | {"function": ""} for record in (self, other))
+        return same_json(ours, theirs)
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values."""
@@ -257,6 +257,11 @@ def described(value: Any) -> Any:
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {"dict": {key: described(item) for key, item in value.items()}}
     raise InvalidInput(f"an output of type {type(value).__name__} cannot be saved; return tensors, tuples, lists or dicts")
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether JSON values are the same as text, in which NaN is itself, and 1 is neither 1.0 nor true."""
+    return json.dumps(one) == json.dumps(other)
 
 
 def filled(structure: Any, outputs: Sequence[Any]) -> Any:
