@@ -243,6 +243,8 @@ def renamed(constants: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "change",
     [renamed, lambda read: read["constant_0_2"].update(dtype="float64"), lambda read: read["constant_0_2"].update(shape=[64]),
+     lambda read: read["constant_0_2"].update(shape=[float(size) for size in read["constant_0_2"]["shape"]]),
+     lambda read: read["constant_0_2"].update(more=1),
      lambda read: dict(reversed(read.items())), lambda read: {"x": read["constant_0_2"], **read}, lambda read: [1]],
 )  # fmt: skip
 def test_forged_constants_are_refused_by_the_loader_and_the_checker(

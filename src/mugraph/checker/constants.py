@@ -54,6 +54,8 @@ def _contents(saved: SavedFiles, program: Json) -> list[tuple[Json, bytes]]:
         dtype, size = _TYPES[tensor["dtype"]]
         if (name, constant["dtype"], constant["shape"]) != (node["attributes"]["name"], dtype, tensor["shape"]):
             raise Rejected(f"{_FILE}: {name} is not one of the last inputs of program.json, or of another type or shape")
+        if len(constant) != 3 or not all(type(length) is int for length in constant["shape"]):
+            raise Rejected(f"{_FILE}: {name} has more than a type, a shape of integers and elements")
         contents.append((tensor, _elements(name, constant["zlib"], math.prod(tensor["shape"]) * size, dtype)))
     return contents
 

@@ -83,8 +83,10 @@ class SavedConstant:
         """What `to_json` wrote; raises InvalidInput, naming the constant, for anything else."""
         try:
             dtype, shape, text = (values[key] for key in ("dtype", "shape", "zlib"))
-            if len(values) != 3 or type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
-                raise TypeError(f"its shape is {values['shape']!r}")
+            if len(values) != 3:
+                raise TypeError(f"it has {', '.join(values)}")
+            if type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
+                raise TypeError(f"its shape is {shape!r}")
             size = math.prod(shape) * _BYTES[dtype]
             _expect_size(name, size, InvalidInput)
             content = _decompressed(base64.b64decode(text, validate=True), size)
@@ -163,9 +165,11 @@ def constants_from_json(values: Any) -> tuple[SavedConstant, ...]:
     if not isinstance(values, dict):
         raise InvalidInput("constants are no JSON object; do not use this result")
     constants: list[SavedConstant] = []
+    size = 0
     for name, each in values.items():
         constants.append(SavedConstant.from_json(name, each))
-        _expect_size(name, sum(len(constant.content) for constant in constants), InvalidInput)
+        size += len(constants[-1].content)
+        _expect_size(name, size, InvalidInput)
     return tuple(constants)
 
 
