@@ -138,5 +138,7 @@ def test_constants_lie_beside_the_tensors_of_a_call() -> None:
 
 
 def test_numpy_has_no_bf16() -> None:
+    beside = ConstantsBeside([SavedConstant.of("c", torch.zeros(2).bfloat16())])
     with pytest.raises(InvalidInput, match="the constant c is; pass torch tensors"):
-        ConstantsBeside([SavedConstant.of("c", torch.zeros(2).bfloat16())])((np.zeros(2),))
+        beside((np.zeros(2),))
+    assert beside(())[0].dtype is torch.bfloat16  # as those have it who ask before there is a call

@@ -124,11 +124,13 @@ class ConstantsBeside:
         """By device; NumPy's arrays by None."""
 
     def __call__(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """The constants where the tensors of a call lie; NumPy arrays beside NumPy arrays."""
+        """The constants where the tensors of a call lie; NumPy arrays beside NumPy arrays, and beside nothing without PyTorch."""
         if not self.saved:
             return ()
         torch = sys.modules.get("torch")  # without it no tensor is one of its
         devices = [] if torch is None else [tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        if torch is not None and not tensors:
+            devices = [torch.device("cpu")]
         place = device_beside(devices) if devices else None
         if place not in self._held:
             self._held[place] = self._on(place)
