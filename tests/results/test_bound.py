@@ -211,6 +211,16 @@ def test_who_writes_to_a_returned_constant_changes_no_later_call(function: Calla
         torch.testing.assert_close(result(X), function(X), rtol=1e-4, atol=1e-5)
 
 
+def test_what_is_bound_shares_constants(folder: Path, tied: Path) -> None:
+    for place, module in ((folder, Attention), (tied, Tied)):
+        loaded = mugraph.load(place)
+        one, other = loaded.bound_to(module()), loaded.bound_to(module())
+        again = one.bound_to(module())
+        count = len(loaded.calling.constants)
+        for first, *others in list(zip(*(each.calling.captured for each in (one, other, again)), strict=True))[-count:]:
+            assert all(each is first for each in others)
+
+
 def test_a_program_brings_nothing_along(tmp_path: Path) -> None:
     program = mugraph.Program()
     program.output(program.input("x", (8, 16)).exp())

@@ -66,11 +66,19 @@ def bound_calling(calling: Calling, inputs: Sequence[Input], outputs: int, modul
     brought = zip(inputs[count:], record.captured, strict=False)
     known = _tensors_by_name(module)
     sources = [_source(each, names, known, record.function, what) for each, names in brought]
-    sources += [CapturedSource.of(each.name, each.tensor(), (), computed=True) for each in constants]
+    values = _values_of(calling)
+    sources += [CapturedSource.of(each.name, value, (), computed=True) for each, value in zip(constants, values, strict=True)]
     results = calling.results if isinstance(calling, FunctionCalling) else _results(calling, outputs)
     bound = FunctionCalling(what, arguments, tuple(sources), results, record.strides, tuple(each.name for each in inputs))
     _ = bound.captured  # raises where one does not fit
     return bound
+
+
+def _values_of(calling: Calling) -> list[torch.Tensor]:
+    """The constants on the CPU, or where the function has them: the same tensors, whatever is bound."""
+    if isinstance(calling, FunctionCalling):
+        return [source() for source in calling.sources if source.computed]
+    return list(calling.captured)  # of what was read from a folder nothing else
 
 
 def _arguments(record: SignatureRecord, inputs: Sequence[Input], module: Callable[..., Any], what: str) -> Arguments:

@@ -62,7 +62,7 @@ class TensorsInOrder:
     @property
     def captured(self) -> tuple[torch.Tensor, ...]:
         """The constants."""
-        return tuple(constant.tensor() for constant in self.constants)
+        return self._beside(())
 
     def captured_beside(self, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The constants where the tensors of a call lie."""
