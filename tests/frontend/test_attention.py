@@ -213,6 +213,8 @@ def test_a_gpu_is_asked_once_of_a_mask_and_again_when_it_changed(asked: list[tor
     mask[2] = -torch.inf
     assert [watched.hides_a_row(mask), watched.hides_a_row(mask)] == [True, True]
     assert len(asked) == 2
+    mask.data = torch.zeros(4, 4)
+    assert not watched.hides_a_row(mask)
     asked.clear()
     with torch.inference_mode():  # nobody counts the changes of such tensors
         mask = torch.zeros(2, 2)

@@ -129,11 +129,12 @@ class _Watched:
     """What GPUs have said of masks, as long as these are there."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, bool]] = {}
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], tuple[int, int], bool]] = {}
 
     def hides_a_row(self, mask: torch.Tensor) -> bool:
         """As the function of that name."""
-        version = None if mask.is_inference() else mask._version  # tensors made in inference mode have none
+        # tensors made in inference mode have no version, and `mask.data = other` changes none
+        version = None if mask.is_inference() else (mask._version, mask.data_ptr())
         match self._known.get(id(mask)):
             case (reference, seen, hides) if reference() is mask and seen == version:
                 return hides
