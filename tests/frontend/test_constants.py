@@ -149,6 +149,7 @@ CHAINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "-inf added, then a number": lambda x: torch.where(early(), 1.5, x + torch.zeros(8).masked_fill(soon(), -math.inf)),
     "-inf twice": lambda x: x.masked_fill(soon(), -math.inf).masked_fill(early(), -math.inf),
     "-inf by a mask that is captured, then 0": lambda x: x.masked_fill(GIVEN, -math.inf).masked_fill(early(), 0.0),
+    "divided by what may be 0": lambda x: torch.where(torch.arange(8) > 0, x / torch.arange(8.0), 0.0),
     "rows of which all is hidden": lambda x: (
         x.masked_fill((torch.arange(6) < 3)[:, None], -math.inf).softmax(-1).masked_fill((torch.arange(6) < 3)[:, None], 0.0)
     ),

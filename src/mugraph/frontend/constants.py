@@ -34,6 +34,7 @@ _ATTENTION = frozenset({"scaled_dot_product_attention", "_scaled_dot_product_fla
 _INFINITIES = frozenset({-math.inf, math.inf})
 _KEEPING = frozenset({"where", "masked_fill", "add"})
 """Operators that give no infinity but those of their operands; NaN where these have both."""
+_DIVIDING = frozenset({"div", "fmod", "remainder"})
 
 Constants = Mapping[str, torch.Tensor]
 """The values of placeholders that were added to a graph, by name."""
@@ -79,6 +80,8 @@ class _Infinite:
 
     def given_by(self, node: fx.Node) -> frozenset[float]:
         """Which infinities a call may give because of its operands; NaN only where it may give both."""
+        if name_of(node) in _DIVIDING and self._has_zeros(node.args[1]):
+            return _INFINITIES
         if name_of(node) in _ATTENTION:  # its mask only hides
             operands: Any = node.args[:3]
         else:
@@ -92,6 +95,10 @@ class _Infinite:
         if isinstance(part, fx.Node):
             return self._of(self._values[part]) if part in self._values else self.found.get(part, frozenset())
         return frozenset({part}) & _INFINITIES if isinstance(part, float) else frozenset()
+
+    def _has_zeros(self, divisor: Any) -> bool:
+        value = self._values.get(divisor) if isinstance(divisor, fx.Node) else None
+        return divisor == 0 if value is None else bool((value == 0).any())
 
     @staticmethod
     def _of(value: torch.Tensor) -> frozenset[float]:
