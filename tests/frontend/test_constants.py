@@ -130,6 +130,18 @@ def test_numbers_that_are_not_finite_are_only_where_they_are_chosen(number: floa
     torch.testing.assert_close(torch.as_tensor(result), chosen(X), equal_nan=True)
 
 
+def test_numbers_are_infinite_where_the_type_of_the_result_has_them_so() -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.where(torch.arange(8) > 4, x, -1e9)
+        return torch.where(torch.arange(8) < 2, torch.where(torch.arange(8) > 6, 1e9, hidden), hidden.masked_fill(soon(), 0.5))
+
+    x = X.half()
+    traced = trace(chosen, (x,))
+    (result,) = run(traced.graph, traced.flatten((x,), {}))
+    torch.testing.assert_close(torch.as_tensor(result).half(), chosen(x))
+    assert chosen(x)[0, 0] == -math.inf
+
+
 GIVEN = torch.arange(8) < 5
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -25,6 +25,8 @@ from mugraph.frontend.aten import Rule
 from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row
 from mugraph.frontend.conversion import CHECKS, ROW
 from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, widened
+
+T = TypeVar("T")
 
 _LARGEST = 1 << 26
 """Elements of a constant that is kept."""
@@ -87,7 +89,7 @@ class _Infinite:
         else:
             operands = (node.args, node.kwargs)
         found: set[float] = set()
-        map_aggregate(operands, lambda part: found.update(self.within(part)))
+        map_aggregate(operands, lambda part: found.update(self.within(_rounded(part, node))))
         return frozenset(found) if not found or name_of(node) in _KEEPING else _INFINITIES
 
     def within(self, part: Any) -> frozenset[float]:
@@ -176,9 +178,11 @@ def _chosen_by_constants(
     graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, torch.Tensor], added: _Placeholders, infinite: _Infinite
 ) -> fx.Node | None:
     """Replace a choice between numbers by a mask that is known; what stands for it now, or None where it stays."""
-    choice = _choice(node, values)
     given = node.meta.get("val")
-    if choice is None or not isinstance(given, torch.Tensor) or given.dtype not in FLOATS:
+    if not isinstance(given, torch.Tensor) or given.dtype not in FLOATS:
+        return None
+    choice = _choice(node, values)
+    if choice is None:
         return None
     mask, first, second = choice
     lowered = first if isinstance(first, fx.Node) and second == -math.inf else None  # -inf is added to it
@@ -212,12 +216,20 @@ def _choice(node: fx.Node, values: Mapping[fx.Node, torch.Tensor]) -> Choice | N
     known = values.get(mask) if isinstance(mask, fx.Node) else None
     if known is None or known.dtype is not torch.bool:
         return None
-    sides = [_number_or_node(side, values) for side in (chosen, other)]
+    sides = [_rounded(_number_or_node(side, values), node) for side in (chosen, other)]
     if sides[0] is None or sides[1] is None:
         return None
     if isinstance(sides[0], float) and sides[0] == -math.inf:  # -inf is added to what is kept
         return ~known, sides[1], sides[0]
     return known, sides[0], sides[1]
+
+
+def _rounded(side: T, node: fx.Node) -> T | float:
+    """A side of a choice; a number as the result has it, which may be infinite there."""
+    value = node.meta.get("val")
+    if not isinstance(side, float) or not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        return side
+    return float(torch.tensor(side, dtype=value.dtype))
 
 
 def _number_or_node(side: Any, values: Mapping[fx.Node, torch.Tensor]) -> fx.Node | float | None:
@@ -237,7 +249,8 @@ def _number_or_node(side: Any, values: Mapping[fx.Node, torch.Tensor]) -> fx.Nod
 def _part(node: fx.Node, side: fx.Node | float, kept: torch.Tensor, added: _Placeholders) -> fx.Node | None:
     """A side of a choice where it is chosen, and 0 elsewhere; None for 0 everywhere."""
     if isinstance(side, float):
-        chosen = torch.zeros_like(kept).masked_fill(kept != 0, side)  # a product would be no number where 0 meets infinity
+        # a product would be no number where 0 meets infinity
+        chosen = torch.where(kept != 0, torch.tensor(side, dtype=kept.dtype, device=kept.device), torch.zeros_like(kept))
         return added.of(chosen.expand(node.meta["val"].shape).contiguous()) if side else None
     return _call(node, torch.ops.aten.mul.Tensor, side, added.of(kept))
 
