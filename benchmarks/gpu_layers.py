@@ -65,7 +65,6 @@ def record(name: str, saved: str, modes: Sequence[str]) -> Record:
         **{title: partial(_with_weights, function) for title, function in {"eager": by_torch, **compiled}.items()},
     }
     calls: dict[str, Callable[..., Any]] = {}
-    errors: dict[str, float] = {}
     refused: dict[str, str] = {}
     with torch.no_grad():
         outputs: dict[str, list[torch.Tensor]] = {}
