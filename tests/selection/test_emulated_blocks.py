@@ -148,6 +148,20 @@ def test_kernels_of_tensors_without_dimensions_pass(target: str) -> None:
     assert not checked(graph, target).fault
 
 
+@pytest.mark.parametrize("types", [(DType.FP32, DType.FP16), (DType.FP16, DType.FP32), (DType.BF16, DType.FP16)])
+@pytest.mark.parametrize("target", [ON_CUDA, ON_TRITON])
+def test_results_of_a_kernel_are_each_read_as_their_own_type(types: tuple[DType, DType], target: str) -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (8, 16), types[0])
+    block = GraphBuilder(Level.BLOCK, grid=(4,))
+    rows = block.iterator(0, kernel.tensor(x), (0,), None)
+    made = block.add("exp", rows), block.add("cast", rows, dtype=types[1])
+    saved = [block.add("output_saver", each, omap=(0,)) for each in made]
+    result = checked(kernel.build(list(kernel.graph_defined(block.build(saved), [x]))), target)
+    assert not result.fault
+    assert result.largest_error is not None
+
+
 def test_tensors_between_kernels_are_read_and_written_in_the_order_they_lie_in(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")
     graph = chain(transposed=True)

@@ -161,7 +161,7 @@ class _Check:
             value, exact = launch.outputs[place], self._exact(index, number, blocks[:ran])
             _expect_written(name, number, windowed(strangers[place], window), exact)
             results, own = (windowed(array, window) for array in (stored[place], self.values[value].numbers.reshape(-1)))
-            self._compare(f"{name}: output {number}", index, results, own, exact)
+            self._compare(f"{name}: output {number}", value, _types(body), results, own, exact)
         for place, others in enumerate(strangers):
             if count := int(np.sum(others)):
                 those = ", ".join(map(str, blocks[:ran]))
@@ -213,11 +213,11 @@ class _Check:
             parts.append(_Part(block, block_slices(body, number, at, shape), np.asarray(made)))
         return parts
 
-    def _compare(self, what: str, index: int, results: Memory, own: Array, exact: Sequence[_Part]) -> None:
-        """Raise _FaultFound where results of a node err by more than rounding explains, relative to the largest that its
-        stand-in's `own` have."""
-        dtype = self.emulator.runs_as(self.graph.nodes[index].outputs[0].dtype)
-        tolerance = max(TOLERANCES[self.emulator.runs_as(each)] for each in _types(self._body(index)))
+    def _compare(self, what: str, value: Value, types: set[DType], results: Memory, own: Array, exact: Sequence[_Part]) -> None:
+        """Raise _FaultFound where results of a kernel, the `value` in memory, err by more than rounding to the `types` that it
+        computes in explains, relative to the largest that its stand-in's `own` have."""
+        dtype = self._type(value)
+        tolerance = max(TOLERANCES[self.emulator.runs_as(each)] for each in types)
         largest = Measure.of(own, dtype).largest or 1.0
         compared = [part for part in exact if dtype.holds(part.values).any()]
         if not compared:
