@@ -110,7 +110,7 @@ def test_the_report_says_which_part_was_compared() -> None:
     text = floats_text(report)
     assert "4 of 12 blocks along dimension 0 of the output and 4 of 10 blocks along dimension 1 of the output" in text
     assert "8,192 of 61,440 elements" in text
-    check_floats(report.to_json(), ["fp16"], [ROWS * COLUMNS])
+    check_floats(report.to_json(), ["fp16"], [(ROWS, COLUMNS)])
 
 
 FORGED: dict[str, Callable[[dict[str, object]], object]] = {
@@ -118,6 +118,11 @@ FORGED: dict[str, Callable[[dict[str, object]], object]] = {
     "all compared": lambda record: record["inputs"][3].update(compared=None),  # type: ignore[index]
     "more blocks than there are": lambda record: record["blocks"][0].update(chosen=13),  # type: ignore[index]
     "no block": lambda record: record["blocks"][0].update(chosen=0),  # type: ignore[index]
+    "half a block": lambda record: record["blocks"][0].update(chosen=4.5),  # type: ignore[index]
+    "parts that are all": lambda record: [each.update(chosen=each["blocks"]) for each in record["blocks"]],  # type: ignore[attr-defined]
+    "blocks of several sizes": lambda record: record["blocks"][0].update(blocks=11),  # type: ignore[index]
+    "blocks of no output": lambda record: record["blocks"][0].update(outputs=[None]),  # type: ignore[index]
+    "blocks along no dimension": lambda record: record["blocks"][0].update(outputs=[-1]),  # type: ignore[index]
     "blocks of another output": lambda record: record["blocks"][0].update(outputs=[0, 1]),  # type: ignore[index]
 }
 
@@ -129,7 +134,14 @@ def test_records_of_blocks_are_of_one_piece(forgery: str) -> None:
     with pytest.raises(InvalidInput):
         FloatReport.from_json(record)
     with pytest.raises(Rejected):
-        check_floats(record, ["fp16"], [ROWS * COLUMNS])
+        check_floats(record, ["fp16"], [(ROWS, COLUMNS)])
+
+
+def test_blocks_are_along_dimensions_that_outputs_have() -> None:
+    record = report_of(fused()).to_json()
+    record["blocks"][0].update(outputs=[2])
+    with pytest.raises(Rejected, match="are no parts of the outputs"):
+        check_floats(record, ["fp16"], [(ROWS, COLUMNS)])
 
 
 def test_what_every_block_does_wrong_is_found() -> None:

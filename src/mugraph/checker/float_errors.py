@@ -29,15 +29,15 @@ _SLICES = 4
 """Slices that are measured for each kind of inputs."""
 
 
-def check_floats(record: Any, dtypes: Sequence[str], elements: Sequence[int]) -> None:
-    """Raise Rejected unless a certificate's `floats` say, without contradiction, that kernels with outputs of these types and so
-    many elements are stable on all kinds of inputs."""
+def check_floats(record: Any, dtypes: Sequence[str], shapes: Sequence[Sequence[int]]) -> None:
+    """Raise Rejected unless a certificate's `floats` say, without contradiction, that kernels with outputs of these types and
+    shapes are stable on all kinds of inputs."""
     if not isinstance(record, dict) or record.get("stable") is not True or record.get("reason") != "":
         raise Rejected("certificate.json: floats: it does not say that the kernels agree with float64")
     if record.get("dtypes") != list(dtypes) or record.get("tolerances") != [_TOLERANCES[dtype] for dtype in dtypes]:
         raise Rejected("certificate.json: floats: the types or tolerances are not those of the program's outputs")
     entries = {entry["kind"]: entry for entry in record["inputs"]}
-    computed = _elements_computed(record.get("blocks", []), elements)
+    elements, computed = ([*map(math.prod, each)] for each in (shapes, _shapes_computed(record.get("blocks", []), shapes)))
     expected = {f"input scale {scale:g}": (scale, "") for scale in _SCALES} | {name: (1.0, name) for name in _PATTERNS}
     for kind, made in expected.items():
         if kind not in entries or (entries[kind]["scale"], entries[kind]["pattern"]) != made:
@@ -59,14 +59,17 @@ def _check_entry(kind: str, entry: Json, dtypes: Sequence[str]) -> None:
             raise Rejected(f"certificate.json: floats: the errors at {kind} are not those of stable kernels")
 
 
-def _elements_computed(blocks: Sequence[Json], elements: Sequence[int]) -> list[int]:
-    """How many elements of each output are in the blocks that a record says were computed."""
-    computed = list(elements)
+def _shapes_computed(blocks: Sequence[Json], shapes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The shapes of the parts of outputs that a record says were computed, some of the blocks along each axis that it names."""
+    computed = [[*shape] for shape in shapes]
     for axis in blocks:
         dims, chosen, count = axis["outputs"], axis["chosen"], axis["blocks"]
-        if len(dims) != len(elements) or not 0 < chosen <= count:
+        parts = type(chosen) is type(count) is int and 0 < chosen < count and len(dims) == len(shapes)
+        places = [(shape, dim) for shape, dim in zip(computed, dims, strict=False) if dim is not None]
+        if not (parts and places and all(dim in range(len(shape)) and shape[dim] % count == 0 for shape, dim in places)):
             raise Rejected("certificate.json: floats: the blocks that were computed are no parts of the outputs")
-        computed = [whole if dim is None else whole // count * chosen for whole, dim in zip(computed, dims, strict=True)]
+        for shape, dim in places:
+            shape[dim] = shape[dim] // count * chosen
     return computed
 
 

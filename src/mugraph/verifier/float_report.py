@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,8 +80,10 @@ class BlockCount:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> BlockCount:
         """Read an entry of a record of floats."""
-        outputs = tuple(None if dim is None else int(dim) for dim in record["outputs"])
-        return cls(outputs, int(record["chosen"]), int(record["blocks"]))
+        outputs, numbers = tuple(record["outputs"]), (record["chosen"], record["blocks"])
+        if not all(type(each) is int and each >= 0 for each in (*numbers, *(dim for dim in outputs if dim is not None))):
+            raise ValueError(f"{dict(record)} does not count blocks")
+        return cls(outputs, *numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +114,12 @@ class FloatReport:
         """How many elements of each output were computed; raises ValueError where `blocks` are no parts of the outputs."""
         elements = self.elements
         for each in self.blocks:
-            if not 0 < each.chosen <= each.blocks or len(each.outputs) != len(elements):
+            cut = [dim is not None for dim in each.outputs]
+            divided = all(whole % each.blocks == 0 for whole in itertools.compress(elements, cut))
+            if not (0 < each.chosen < each.blocks and len(cut) == len(elements) and any(cut) and divided):
                 raise ValueError(f"{each} is not of {len(elements)} outputs")
             elements = tuple(
-                whole if dim is None else whole // each.blocks * each.chosen
-                for whole, dim in zip(elements, each.outputs, strict=True)
+                whole // each.blocks * each.chosen if is_cut else whole for whole, is_cut in zip(elements, cut, strict=True)
             )
         return elements
 
