@@ -197,6 +197,28 @@ def test_what_has_to_be_0_and_is_not_would_reach_a_result() -> None:
     assert not runner.ignores_other_slots(7, at(7, inputs))
 
 
+def test_what_an_interrupted_call_has_copied_does_not_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0) + x.amax(0)
+
+    graph = masked_of(both, X)
+    assert graph.zeroed == {0}
+    runner = AtCapacity(graph, CAPACITY, graph.module, torch.device("cpu"))
+    runner(3, at(3, [X]))
+    copy = torch.Tensor.copy_
+
+    def interrupted(memory: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        copy(memory, given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(torch.Tensor, "copy_", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            runner(9, at(9, [X]))
+    given = at(2, [X])
+    torch.testing.assert_close(runner(2, given)[0], both(*given), rtol=1e-9, atol=1e-9)
+
+
 REFUSED: dict[str, Fn] = {
     "a size as a number": lambda x: x.sum(0) / x.shape[0],
     "a root of a size": lambda x: x.sum(0) * x.shape[0] ** -0.5,

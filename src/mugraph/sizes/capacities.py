@@ -138,11 +138,12 @@ class _Kept:
 
     def filled(self, given: torch.Tensor) -> torch.Tensor:
         """The memory with a tensor in its first slots."""
-        size = given.shape[self.dim]
+        size, before = given.shape[self.dim], self.reached
+        self.reached = max(size, before)  # as long as this may be interrupted
         with torch.no_grad():
             self.memory.narrow(self.dim, 0, size).copy_(given)
-            if self.reached > size:
-                self.memory.narrow(self.dim, size, self.reached - size).fill_(self.behind)
+            if before > size:
+                self.memory.narrow(self.dim, size, before - size).fill_(self.behind)
         self.reached = size
         return self.memory
 
