@@ -345,7 +345,10 @@ def test_blocks_are_chosen_in_corners_inside_and_of_either_parity() -> None:
         assert len(places) == len({*places}) == 8
         assert places[:2] == [(0, 0), (5, 7)]
         assert {(0, 0), (0, 7), (5, 0), (5, 7)} <= {*places}
-        assert {(1, 1), (0, 0)} <= {(row % 2, column % 2) for row, column in places[2:]}
+        assert [(row % 2, column % 2) for row, column in places[2:4]] == [(1, 1), (0, 0)]
+        for grid in (GRID, (4, 4), (5, 4, 6)):
+            for block in _chosen(grid, seed)[2:4]:
+                assert all(0 < place < count - 1 for place, count in zip(np.unravel_index(block, grid), grid, strict=True))
     assert _chosen((), 0) == _chosen((1,), 0) == [0]
     assert sorted(_chosen((3,), 0)) == [0, 1, 2]
 

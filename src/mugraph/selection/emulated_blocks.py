@@ -312,11 +312,11 @@ def _index(block: int, grid: Sequence[int]) -> tuple[int, ...]:
 
 def _chosen(grid: Sequence[int], seed: int) -> list[int]:
     """Blocks of a grid, those first that differ most: the first and the last, two inside of it, of which one has odd places and
-    one even ones, the other corners, and one in the middle of an edge; then others."""
+    one even ones, the other corners, and one somewhere along an edge for each dimension; then others."""
     rng = np.random.default_rng([seed, 0xB10C])
     ends = [(0, count - 1) for count in grid]
     inside = [[int(rng.integers(max(1, count // 2))) for count in grid] for _ in range(_BLOCKS)]
-    odd, even = ([min(2 * place + parity, count - 1) for place, count in zip(inside[0], grid, strict=True)] for parity in (1, 0))
+    odd, even = ([_inner(count, first, rng) for count in grid] for first in (1, 2))
     corners = [*itertools.product(*ends)]
     edges = [
         [*corner[:dim], int(rng.integers(count)), *corner[dim + 1 :]]
@@ -326,6 +326,12 @@ def _chosen(grid: Sequence[int], seed: int) -> list[int]:
     places = [corners[0], corners[-1], odd, even, *corners[1:-1], *edges, *inside]
     numbers = [int(np.ravel_multi_index(tuple(place), tuple(grid))) if grid else 0 for place in places]
     return list(dict.fromkeys(numbers))[:_BLOCKS]
+
+
+def _inner(count: int, first: int, rng: np.random.Generator) -> int:
+    """A place between both ends of so many, an even number of places behind `first`; an end if there is none."""
+    between = range(first, count - 1, 2)
+    return int(rng.choice(between)) if between else first % 2 * (count > 1)
 
 
 def _block_seconds(body: Graph, emulator: Emulator) -> float:
