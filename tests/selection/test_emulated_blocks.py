@@ -31,7 +31,7 @@ from mugraph.results.summary import spot_check_text
 from mugraph.runtime import Executable, build
 from mugraph.search import search
 from mugraph.selection import emulated_blocks
-from mugraph.selection.emulated_blocks import _chosen, spot_check
+from mugraph.selection.emulated_blocks import _chosen, _places_text, spot_check
 from mugraph.support.deadline import Deadline
 from mugraph.support.store import Store
 from mugraph.targets.cuda.emulated import EmulatedCuda
@@ -351,6 +351,12 @@ def test_blocks_are_chosen_in_corners_inside_and_of_either_parity() -> None:
                 assert all(0 < place < count - 1 for place, count in zip(np.unravel_index(block, grid), grid, strict=True))
     assert _chosen((), 0) == _chosen((1,), 0) == [0]
     assert sorted(_chosen((3,), 0)) == [0, 1, 2]
+
+
+def test_it_is_said_in_words_which_blocks_were_run() -> None:
+    assert _places_text([0, 47, 9], GRID) == "at (0, 0), (5, 7), (1, 1) of 6 x 8"
+    assert _places_text([0, 7], (8,)) == "at 0, 7 of 8"
+    assert _places_text([0], ()) == _places_text([0], (1, 1)) == "in its one block"
 
 
 def test_what_the_stand_in_computes_is_what_the_blocks_need(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,8 +149,7 @@ class _Check:
         limit = limit if left is None else min(limit, left)
         ran = self.emulator.run_blocks(launch.kernel, self.executable.sources, [*inputs, *outputs], blocks, limit)
         self.ran += ran
-        places = ", ".join(str(_index(block, body.grid)) for block in blocks[:ran])
-        self.where.append(f"{name} at {places} of {' x '.join(map(str, body.grid))}")
+        self.where.append(f"{name} {_places_text(blocks[:ran], body.grid)}")
         if self.emulator.findings:
             first, *more = self.emulator.findings
             raise _FaultFound(f"{first}{f', and {len(more)} findings more' if more else ''}")
@@ -326,6 +325,14 @@ def _chosen(grid: Sequence[int], seed: int) -> list[int]:
     places = [corners[0], corners[-1], odd, even, *corners[1:-1], *edges, *inside]
     numbers = [int(np.ravel_multi_index(tuple(place), tuple(grid))) if grid else 0 for place in places]
     return list(dict.fromkeys(numbers))[:_BLOCKS]
+
+
+def _places_text(blocks: Sequence[int], grid: Sequence[int]) -> str:
+    """Where blocks stand in their grid, in words."""
+    if math.prod(grid) == 1:
+        return "in its one block"
+    places = blocks if len(grid) == 1 else [_index(block, grid) for block in blocks]
+    return f"at {', '.join(map(str, places))} of {' x '.join(map(str, grid))}"
 
 
 def _inner(count: int, first: int, rng: np.random.Generator) -> int:

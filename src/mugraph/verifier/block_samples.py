@@ -2,7 +2,8 @@
 
 Along an axis that is parallel in both (`mugraph.verifier.parallel_axes`) a block of the output depends on the slices of the
 inputs that are at its place and on nothing else, and all blocks compute the same. Both graphs at as many slices as some whole
-blocks have are therefore what they are in these blocks: the same tiles, loops, orders of summation and roundings.
+blocks have are therefore what they are in these blocks: the same tiles, loops, orders of summation and roundings. Where a block
+has all slices, its tiles have fewer of them then.
 """
 
 from __future__ import annotations
