@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from mugraph.ir.program import ProgramTensor
 from mugraph.ir.scalar import Scalar
 from mugraph.ir.validity import check
 from mugraph.lower.thread_graphs import construct
+from mugraph.testing.mugraphs import SMALL, random_mugraph
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.axis_marks import ONE, Widths
 from mugraph.verifier.parallel_axes import Cut, NotParallel, ParallelAxis, shared_slice, slices_of_blocks, take_slice, take_slices
@@ -485,3 +488,34 @@ def test_what_is_merged_with_heads_is_an_axis_beside_them() -> None:
     found = shared_slice(graph, graph, simple=False)
     assert (3, (None, 1), (ONE, (1, 1)), ((1, 1),)) in [described(axis) for axis in found.axes]
     assert (2, (0, 1), (ONE, ONE), (ONE,)) in [described(axis) for axis in found.axes]
+
+
+@pytest.mark.parametrize("axis", [(0, None, None), (None, 1, 1)])
+def test_some_slices_are_taken_of_stretches_that_are_joined_and_divided_again(axis: tuple[int | None, ...]) -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x, left, right = (kernel.input(name, shape, FP32) for name, shape in (("x", (6, 4)), ("left", (4, 8)), ("right", (4, 8))))
+    both = kernel.add("exp", kernel.add("concat", kernel.add("matmul", x, left), kernel.add("matmul", x, right), dim=1))
+    halves = [kernel.add("slice", both, dim=1, start=start, size=8, step=1) for start in (0, 8)]
+    assert assert_blocks_are_blocks(kernel.build([kernel.add("div", *halves)]), axis) == 1
+
+
+def test_some_slices_are_taken_along_several_axes_of_random_mugraphs() -> None:
+    counts = [axes_of_blocks(seed) for seed in range(40)]
+    assert sum(counts) > 60
+    assert max(counts) > 3
+
+
+def axes_of_blocks(seed: int) -> int:
+    """Along how many axes blocks of a random muGraph are taken, each beside a block of those before."""
+    rng, taken = random.Random(seed), list[tuple[int | None, ...]]()
+    graph = random_mugraph(rng, 1 + seed % 3, replace(SMALL, sizes=(4, 6, 8, 12), counts=(1, 2, 3, 4)))
+    shapes = [node.output.shape for node in graph.inputs()]
+    for axis in itertools.product(*([None, *range(len(shape))] for shape in shapes)):
+        sizes = {shape[dim] for shape, dim in zip(shapes, axis, strict=True) if dim is not None}
+        apart = all(dim is None or dim != other for before in taken for dim, other in zip(axis, before, strict=True))
+        if len(sizes) == 1 and sizes != {1} and apart:
+            with contextlib.suppress(NotParallel, ShapeMismatch):
+                graph, _ = take_slices(graph, axis, assert_blocks_are_blocks(graph, axis))
+                taken.append(axis)
+                shapes = [node.output.shape for node in graph.inputs()]
+    return len(taken)
