@@ -84,6 +84,16 @@ def test_blocks_of_single_elements_are_taken_together() -> None:
     assert [(each.slices, each.blocks) for each in axes] == [(16, 12), (16, 20)]
 
 
+def test_of_a_prime_number_of_slices_as_many_are_taken_as_tiles_have() -> None:
+    written = Program()
+    x, w = written.input("x", (193, INNER), DType.FP16), written.input("w", (INNER, 7), DType.FP16)
+    written.output(x @ w)
+    sample = BlockSample.of(written.graph, written.graph)
+    assert sample is not None
+    assert [(each.slices, each.blocks) for each in sample.axes] == [(1, 193), (1, 7)]
+    assert sample.at == (16, 7)
+
+
 def test_what_is_cheap_or_cannot_be_cut_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     written = Program()
     x = written.input("x", (ROWS, INNER), DType.FP16)

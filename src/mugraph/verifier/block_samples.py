@@ -32,7 +32,8 @@ _SAMPLED = float(1 << 24)
 """... and otherwise blocks that take so much, or as few as _LEAST along each axis."""
 _LEAST = 4
 _SLICES = 16
-"""Parts into which blocks are put together along an axis have so many slices at least: a row of single elements is no tile."""
+"""Parts into which blocks are put together along an axis have so many slices at least, or all that are taken have: a row of
+single elements is no tile, and too few of them are no product for matrix units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,10 @@ class BlockSample:
             return work_of(at_blocks(program, axes, counts), _PRODUCTS)
 
         with suppress(NotParallel, ShapeMismatch):  # where axes cannot be cut beside each other
-            counts = affordable([each.blocks for each in axes], work, _SAMPLED, _LEAST)
+            some = affordable([each.blocks for each in axes], work, _SAMPLED, _LEAST)
+            counts = tuple(
+                max(count, min(each.blocks, -(-_SLICES // each.slices))) for each, count in zip(axes, some, strict=True)
+            )
             return cls(program, at_blocks(program, axes, counts), at_blocks(graph, axes, counts), tuple(axes), counts)
         return None
 
