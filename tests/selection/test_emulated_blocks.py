@@ -228,9 +228,9 @@ CUDA_FAULTS = {
         r"\1 if (g0 == 0 && m == 0 && n < 16) x0[32 + n] = {0};",
         "8 elements of output 0 that belong",
     ),
-    "columns of another block": (r"in2 \+ 32 \* g0", "in2 + 64 * (g0 % 64)", "errs in block 127 by"),
+    "columns of another block": (r"\(int\)\(32 \* g0\)", "(int)(64 * (g0 % 64))", "errs in block 127 by"),
     "a wrong stride": (r"4096 \* \(long\)row", "4095 * (long)row", "misaligned|not aligned"),
-    "an iteration too few": (r"l < 4; \+\+l", "l < 3; ++l", "errs in block 0 by"),
+    "an iteration too few": (r"l < 4; \+\+l", "l < 3; ++l", "is still being copied when the block ends"),
     "no barrier": (r"__syncthreads\(\);", "", "with no barrier between them|reads what nobody"),
 }
 
