@@ -500,22 +500,28 @@ def test_some_slices_are_taken_of_stretches_that_are_joined_and_divided_again(ax
 
 
 def test_some_slices_are_taken_along_several_axes_of_random_mugraphs() -> None:
-    counts = [axes_of_blocks(seed) for seed in range(40)]
-    assert sum(counts) > 120
-    assert max(counts) > 3
+    space = replace(SMALL, sizes=(4, 6, 8, 12), counts=(1, 2, 3, 4))
+    found = [tiles_of_axes(random_mugraph(random.Random(seed), 1 + seed % 3, space)) for seed in range(40)]
+    assert max(map(len, found)) > 3
 
 
-def axes_of_blocks(seed: int) -> int:
-    """Along how many axes blocks of a random muGraph are taken, each beside a block of those before."""
-    rng, taken = random.Random(seed), list[tuple[int | None, ...]]()
-    graph = random_mugraph(rng, 1 + seed % 3, replace(SMALL, sizes=(4, 6, 8, 12), counts=(1, 2, 3, 4)))
+def test_some_slices_are_taken_along_several_axes_that_blocks_cut() -> None:
+    found = [tiles_of_axes(make()) for make in KERNELS.values()]
+    assert sum(tile > 1 for tiles in found for tile in tiles) >= 4
+    assert [2, 2] in found
+
+
+def tiles_of_axes(graph: Graph) -> list[int]:
+    """The slices of a block along every axis of which blocks are taken, each beside one block of the axes before."""
+    taken, tiles = list[tuple[int | None, ...]](), list[int]()
     shapes = [node.output.shape for node in graph.inputs()]
     for axis in itertools.product(*([None, *range(len(shape))] for shape in shapes)):
         sizes = {shape[dim] for shape, dim in zip(shapes, axis, strict=True) if dim is not None}
         apart = all(dim is None or dim != other for before in taken for dim, other in zip(axis, before, strict=True))
         if len(sizes) == 1 and sizes != {1} and apart:
             with contextlib.suppress(NotParallel, ShapeMismatch):
-                graph, _ = take_slices(graph, axis, assert_blocks_are_blocks(graph, axis))
+                tiles.append(assert_blocks_are_blocks(graph, axis))
+                graph, _ = take_slices(graph, axis, tiles[-1])
                 taken.append(axis)
                 shapes = [node.output.shape for node in graph.inputs()]
-    return len(taken)
+    return tiles
