@@ -506,7 +506,8 @@ def test_some_slices_are_taken_along_several_axes_of_random_mugraphs() -> None:
 
 
 def test_some_slices_are_taken_along_several_axes_that_blocks_cut() -> None:
-    found = [tiles_of_axes(make()) for make in KERNELS.values()]
+    kernels: list[Callable[[], Graph]] = [*KERNELS.values()]
+    found = [tiles_of_axes(make()) for make in kernels]
     assert sum(tile > 1 for tiles in found for tile in tiles) >= 4
     assert [2, 2] in found
 
