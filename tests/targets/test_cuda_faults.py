@@ -112,8 +112,8 @@ STAGED = rms_norm_linear(rows=8, inner=1024, columns=64, grid=2, loop=8, dtype=D
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("const long next = l + 1;", "const long next = l;"),
-        ("l + 1 < 8", "l + 1 < 7"),
+        ("const int next = panel + 1 - 0;", "const int next = panel - 0;"),
+        ("next < 8", "next < 7"),
         ("cp_async_wait<3>();", "cp_async_wait<4>();"),
         ("staged0 + l % 5", "staged0 + l % 2"),
         ("in0 + 128 * l + 1024", "in0 + 128 * l + 1008"),

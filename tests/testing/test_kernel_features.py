@@ -20,7 +20,7 @@ def test_a_kernel_has_the_features_of_its_schedule() -> None:
     threads, bulk = kernel_of(graph), kernel_of(graph, Engines(bulk_row_bytes=128))
     common = {"loop", "grid", "replicas", "padding", "ring", "swizzle", "sums in registers", "matrix units"}
     assert set(features([threads])) == common | {"staged inputs"}
-    assert set(features([bulk])) == common | {"bulk copies"}
+    assert set(features([bulk])) == common | {"staged inputs", "bulk copies"}
 
 
 def test_blocks_that_share_nothing_are_no_replicas() -> None:

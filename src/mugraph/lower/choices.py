@@ -7,14 +7,11 @@ that are allowed, with the cost of each. The program has an unknown x in {0, 1} 
     subject to  sum over o of x[v, o] = 1                                             for each variable v,
                 sum over the combinations c of r with option o for v of y[r, c] = x[v, o]   for each v of r and each o,
 
-and HiGHS solves it to proved optimality. Once x is integral, y has nothing left to choose. Which of several choices of the
-least cost comes first differs from version to version of the solver, but a saved muGraph has to be printed alike everywhere: of
-these, a second program takes the one with the least sum of weights, numbers like drawn ones for variables and their options.
+and HiGHS solves it to proved optimality. Once x is integral, y has nothing left to choose.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -22,10 +19,6 @@ from typing import Any, Generic, TypeVar
 from mugraph.errors import InvalidGraph, TargetUnavailable
 
 Option = TypeVar("Option", bound=Hashable)
-_WEIGHTS = 1 << 20
-"""Weights of options are smaller whole numbers."""
-_ALIKE = 1e-9
-"""By so much of themselves costs may differ that count as equal: they are sums of few terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,6 @@ def _solve(options: Mapping[str, Sequence[Option]], relations: Sequence[Relation
     chosen = {name: [highs.addBinary() for _ in options[name]] for name in options}
     for unknowns in chosen.values():
         highs.addConstr(sum(unknowns) == 1)
-    costs: list[tuple[Any, float]] = []
     for relation in relations:
         allowed = [(c, cost) for c, cost in relation.costs.items() if _possible(c, relation, options)]
         combinations = [(c, highs.addVariable(lb=0, ub=1, obj=cost)) for c, cost in allowed]
@@ -60,31 +52,16 @@ def _solve(options: Mapping[str, Sequence[Option]], relations: Sequence[Relation
             for option, unknown in zip(options[name], chosen[name], strict=True):
                 agreeing = [y for combination, y in combinations if combination[position] == option]
                 highs.addConstr(sum(agreeing) - unknown == 0)
-        costs += [(y, cost) for (_, cost), (_, y) in zip(allowed, combinations, strict=True) if cost]
     highs.minimize()
     if highs.modelStatusToString(highs.getModelStatus()) != "Optimal":
         names = ", ".join(sorted({name for relation in relations for name in relation.variables}))
         raise InvalidGraph(f"no choice of layouts satisfies every statement that touches {names}")
-    least = highs.getObjectiveValue()
-    if costs:
-        highs.addConstr(sum(cost * y for y, cost in costs) <= least + _ALIKE * max(1.0, abs(least)))
-    for y, _ in costs:
-        highs.changeColCost(y.index, 0.0)
-    for number, unknowns in enumerate(chosen.values()):
-        for place, unknown in enumerate(unknowns):
-            highs.changeColCost(unknown.index, _weight(number, place))
-    highs.minimize()
     values = {name: [highs.variableValue(unknown) for unknown in unknowns] for name, unknowns in chosen.items()}
     return {name: options[name][max(range(len(solution)), key=solution.__getitem__)] for name, solution in values.items()}
 
 
 def _possible(combination: tuple[Option, ...], relation: Relation[Option], options: Mapping[str, Sequence[Option]]) -> bool:
     return all(option in options[name] for option, name in zip(combination, relation.variables, strict=True))
-
-
-def _weight(variable: int, option: int) -> float:
-    """The weight of an option of a variable, by their numbers."""
-    return float(zlib.crc32(f"{variable} {option}".encode()) % _WEIGHTS)
 
 
 def _solver() -> Any:
@@ -95,6 +72,4 @@ def _solver() -> Any:
     untyped: Any = highspy
     highs = untyped.Highs()
     highs.silent()
-    for gap in ("mip_rel_gap", "mip_abs_gap"):
-        highs.setOptionValue(gap, 0.0)
     return highs
