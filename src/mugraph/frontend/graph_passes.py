@@ -402,12 +402,9 @@ def with_attention(module: fx.GraphModule) -> fx.GraphModule:
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     attended: set[fx.Node] = set()
     for node in module.graph.nodes:
-        if node.target in _ON_GPUS and _is_attention_alone(node):
+        given = _attention_alone(node)
+        if given is not None:
             attended.add(node)
-            given = {
-                argument.name: value
-                for argument, value in zip(node.target._schema.arguments, arguments_of_call(node), strict=True)
-            }
             operands = (given["query"], given["key"], given["value"], given.get("attn_bias"), 0.0, given["is_causal"])
             copies[node] = graph.call_function(
                 _aten.scaled_dot_product_attention.default,
@@ -422,11 +419,14 @@ def with_attention(module: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(module, graph) if attended else module
 
 
-def _is_attention_alone(node: fx.Node) -> bool:
-    """Whether the first result of a call is all that is read of it, and dropout drops nothing."""
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    dropped = arguments_of_call(node)[names.index("dropout_p")]
-    return dropped == 0 and all(user.target is getitem and user.args[1] == 0 for user in node.users)
+def _attention_alone(node: fx.Node) -> dict[str, Any] | None:
+    """The arguments, by name, of a call of attention on a GPU of which the first result is all that is read, and that drops
+    nothing; None for every other node."""
+    if node.target not in _ON_GPUS or not all(user.target is getitem and user.args[1] == 0 for user in node.users):
+        return None
+    names = (argument.name for argument in node.target._schema.arguments)
+    given = dict(zip(names, arguments_of_call(node), strict=True))
+    return given if given["dropout_p"] == 0 else None
 
 
 def on_device(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:

@@ -19,6 +19,21 @@ Memory = npt.NDArray[np.unsignedinteger[Any]]
 """A device tensor as it lies in memory: one number of as many bits for each element."""
 
 
+GAP = 1 << 14
+"""Bytes before, between and behind tensors that are kept apart, at least; they begin at multiples of it."""
+POISON = 0xFF
+"""What gaps are filled with, and outputs before they are written: NaN to whoever reads it."""
+
+
+def places_apart(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where tensors of so many bytes begin that are kept apart in one piece of memory, and the bytes of that."""
+    offsets, top = list[int](), GAP
+    for size in sizes:
+        offsets.append(top)
+        top += -(-(size + GAP) // GAP) * GAP
+    return offsets, top
+
+
 class Emulator(ABC):
     """Runs what `machine` prints, on CPU tensors of PyTorch; `findings` are the faults of all launches so far."""
 

@@ -112,10 +112,10 @@ def present_architecture(device: int | None = None) -> str:
 
 def target_of(tensors: Iterable[Any]) -> str:
     """The target that tensors of PyTorch lie on; raises TargetUnavailable for a device without one."""
-    devices = {tensor.device.type: tensor.device for tensor in tensors}
-    if gpu := devices.get("cuda"):
+    devices = [tensor.device for tensor in tensors]
+    if gpu := next((device for device in devices if device.type == "cuda"), None):
         return f"cuda:{present_architecture(gpu.index)}"
-    if other := next((device for kind, device in devices.items() if kind != "cpu"), None):
+    if other := next((device for device in devices if device.type != "cpu"), None):
         raise TargetUnavailable(f"no target runs on {other}")
     return "cpu"
 

@@ -17,14 +17,12 @@ import torch
 
 from mugraph.lower.tile_form import Kernel
 from mugraph.targets.cuda.emulated import EmulatedCuda
+from mugraph.targets.emulator import POISON, places_apart
 from mugraph.targets.gpu import present_architecture
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel
 from mugraph.targets.triton.interpreted import InterpretedTriton, bytes_at
 
-_GAP = 1 << 14
-"""Bytes before, between and behind tensors at least; they begin at multiples of it."""
-_POISON = 0xFF
 _EMULATED, _INTERPRETED = EmulatedCuda.load, InterpretedTriton.load
 
 
@@ -73,11 +71,8 @@ def _run(
 ) -> None:
     """Launch a kernel on copies of the operands at host addresses, and copy its outputs back."""
     host = [bytes_at(address, size) for address, size in zip(addresses, sizes, strict=True)]
-    offsets, top = list[int](), _GAP
-    for size in sizes:
-        offsets.append(top)
-        top += -(-(size + _GAP) // _GAP) * _GAP
-    before = np.full(top, _POISON, np.uint8)
+    offsets, top = places_apart(sizes)
+    before = np.full(top, POISON, np.uint8)
     for offset, array in zip(offsets[:inputs], host, strict=False):
         before[offset : offset + array.size] = array
     memory = torch.from_numpy(before).cuda()

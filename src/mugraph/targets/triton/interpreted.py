@@ -22,15 +22,12 @@ import numpy as np
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Graph
-from mugraph.targets.emulator import Emulator, Memory
+from mugraph.targets.emulator import POISON, Emulator, Memory, places_apart
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch
 from mugraph.targets.triton.machine import SOURCE_NAME, TritonMachine
 from mugraph.targets.triton.tensors import ELEMENT_TYPES, TORCH_TYPES
 
-_GAP = 1 << 14
-"""Bytes before, between and behind tensors: NaN to whoever reads them, and nobody may write there."""
-_POISON = 0xFF
 _BF16 = re.compile(rf"\b(?<=tl\.){ELEMENT_TYPES[DType.BF16]}\b")
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -102,26 +99,23 @@ class InterpretedTriton(Emulator):
     ) -> int:
         types = [self.runs_as(parameter.tensor.dtype) for parameter in kernel.parameters]
         source = _BF16.sub(ELEMENT_TYPES[self.runs_as(DType.BF16)], source)
-        offsets, top = [], _GAP
-        for array in places:
-            offsets.append(top)
-            top += -(-(array.size + _GAP) // _GAP) * _GAP
+        offsets, top = places_apart([array.size for array in places])
         inputs = len(kernel.inputs)
         with tempfile.NamedTemporaryFile(prefix="mugraph-") as file:
             memory = np.memmap(file.name, np.uint8, "w+", shape=(top,))
-            memory[: offsets[0]] = _POISON
+            memory[: offsets[0]] = POISON
             for number, (offset, array) in enumerate(zip(offsets, places, strict=True)):
-                memory[offset : offset + array.size] = array if number < inputs else _POISON
-                memory[offset + array.size : [*offsets, top][number + 1]] = _POISON
+                memory[offset : offset + array.size] = array if number < inputs else POISON
+                memory[offset + array.size : [*offsets, top][number + 1]] = POISON
             ran = _interpreter().run(kernel, source, file.name, offsets, types, blocks, seconds)
-            untouched = bool((memory[: offsets[0]] == _POISON).all())
+            untouched = bool((memory[: offsets[0]] == POISON).all())
             for number, (offset, array) in enumerate(zip(offsets, places, strict=True)):
                 after = memory[offset : offset + array.size]
                 if number < inputs:
                     untouched &= np.array_equal(after, array)
                 else:
                     array[:] = after
-                untouched &= bool((memory[offset + array.size : [*offsets, top][number + 1]] == _POISON).all())
+                untouched &= bool((memory[offset + array.size : [*offsets, top][number + 1]] == POISON).all())
         if not untouched:
             self.findings.append(f"{kernel.name} writes outside of its outputs")
         return ran
