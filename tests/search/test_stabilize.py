@@ -40,6 +40,21 @@ def test_softmax_gets_a_row_maximum() -> None:
     assert any("max" in operators(candidate.graph) for candidate in found)
 
 
+def test_the_logarithm_of_no_probability_is_minus_infinity() -> None:
+    p = Program()
+    x = p.input("x", (4, 64))
+    largest = x.amax(-1, keepdim=True).maximum(DType.FP32.least)
+    program = finished(p, (x - largest).exp().sum(-1, keepdim=True).apply("log") + largest)
+    hidden = np.linspace(-3.0, 3.0, 256).reshape(4, 64)
+    hidden[1], hidden[2, 5:] = -np.inf, -np.inf
+    expected = np.logaddexp.reduce(hidden, axis=-1, keepdims=True)
+    found = search(program, SMALL).candidates
+    assert found
+    for candidate in found:
+        (result,) = evaluate(candidate.graph, [hidden], FloatArithmetic())
+        np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
 def test_a_loop_over_keys_gets_rescaled_accumulators() -> None:
     found = search(attention(), SMALL).candidates
     online = [candidate.graph for candidate in found if "accumulate_rescaled" in operators(candidate.graph)]

@@ -257,8 +257,12 @@ def _log_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 
 def _logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    largest = x.amax(dim, keepdim=True)
-    return (x - largest).exp().sum(dim, keepdim).apply("log") + (largest if keepdim else x.amax(dim))
+    """Rows of -inf are shifted by a finite number, too: the logarithm of no probability is -inf, and -inf + inf no number."""
+
+    def largest(keepdim: bool) -> Tensor:
+        return x.amax(dim, keepdim).maximum(x.dtype.least)
+
+    return (x - largest(keepdim=True)).exp().sum(dim, keepdim).apply("log") + largest(keepdim)
 
 
 def _layer_norm(

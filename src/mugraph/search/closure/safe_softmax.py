@@ -232,12 +232,14 @@ def exponentials(sketch: Sketch) -> list[int]:
     return [i for i, step in enumerate(sketch.steps) if step.op == "exp" and i not in shifted]
 
 
-# by name: the pattern is x - max(x)
+# by name: the pattern is x - max(x), or less where the larger of that and something else is subtracted
 def _is_shift(sketch: Sketch, index: int) -> bool:
     step = sketch.steps[index]
-    return (
-        step.op == "sub" and sketch.steps[step.inputs[1]].op == "max" and sketch.steps[step.inputs[1]].inputs[0] == step.inputs[0]
-    )
+    if step.op != "sub":
+        return False
+    exponent, subtracted = step.inputs
+    bounds = [subtracted, *(sketch.steps[subtracted].inputs if sketch.steps[subtracted].op == "maximum" else ())]
+    return any(sketch.steps[bound].op == "max" and sketch.steps[bound].inputs[0] == exponent for bound in bounds)
 
 
 def _downstream(sketch: Sketch, index: int) -> list[int]:
