@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -142,20 +143,42 @@ def test_clang_is_not_given_the_flags_of_gcc() -> None:
     assert set(gcc) - set(clang) == {"-fira-loop-pressure"}
 
 
+def assembly_of(product: Matmul, tmp_path: Path) -> list[str]:
+    """Lines of assembly of a kernel that is one product of packed weights, all of it of the product's type."""
+    source, assembly = tmp_path / "kernels.c", tmp_path / "kernels.s"
+    tiles = (product.target, product.left, product.right)
+    buffers = tuple(Buffer(tile.buffer, Memory.DEVICE, product.dtype, math.prod(tile.shape)) for tile in tiles)
+    kernel = Kernel("product", (1,), 1, buffers, ("in0", "in1"), ("out0",), (), (), (product,))
+    source.write_text(print_program([kernel], find_compiler().vectors), encoding="utf-8")
+    subprocess.run([*find_compiler().command, *find_compiler().flags, "-S", str(source), "-o", str(assembly)], check=True)
+    return assembly.read_text(encoding="utf-8").splitlines()
+
+
+def packed_product(rows: int, depth: int, columns: int, strips: Strips, dtype: DType) -> Matmul:
+    shapes = {"out0": (rows, columns), "in0": (rows, depth), "in1": (depth, columns)}
+    target, left, right = (Tile(name, shape, (shape[1], 1)) for name, shape in shapes.items())
+    return Matmul(target, left, right, dtype, strips=strips)
+
+
 @pytest.mark.skipif(
     "__clang__" in find_compiler().macros or not find_compiler().vectors.bf16_pairs, reason="registers of another unit"
 )
 def test_sums_of_register_tiles_do_not_go_through_memory(tmp_path: Path) -> None:
     """Constants that round them after the loop are none that it needs: GCC had them take the places of two of 24 sums."""
-    rows = {"out0": 8, "in0": 8, "in1": 2048}
-    target, left, right = (Tile(name, (count, 2048), (2048, 1)) for name, count in rows.items())
-    product = Matmul(target, left, right, DType.BF16, strips=Strips(2048, 48, pairs=True))
-    buffers = tuple(Buffer(name, Memory.DEVICE, DType.BF16, 2048 * count) for name, count in rows.items())
-    kernel = Kernel("product", (1,), 1, buffers, ("in0", "in1"), ("out0",), (), (), (product,))
-    source, assembly = tmp_path / "kernels.c", tmp_path / "kernels.s"
-    source.write_text(print_program([kernel], find_compiler().vectors), encoding="utf-8")
-    subprocess.run([*find_compiler().command, *find_compiler().flags, "-S", str(source), "-o", str(assembly)], check=True)
-    lines = assembly.read_text(encoding="utf-8").splitlines()
+    lines = assembly_of(packed_product(8, 2048, 2048, Strips(2048, 48, pairs=True), DType.BF16), tmp_path)
     products = [number for number, line in enumerate(lines) if "vdpbf16ps" in line]
     assert len(products) >= 24
     assert not [line for line in lines[products[0] : products[23]] if "(%rsp)" in line]
+
+
+@pytest.mark.skipif(
+    "__clang__" in find_compiler().macros or find_compiler().vectors.lanes != 16, reason="registers of another unit"
+)
+@pytest.mark.parametrize(("rows", "panel"), [(4, 768), (128, 64)])
+def test_vectors_that_rows_share_are_read_once(tmp_path: Path, rows: int, panel: int) -> None:
+    """GCC had each of four rows read six vectors of the right factor from memory anew, which took twice as long."""
+    lines = assembly_of(packed_product(rows, 768, 96, Strips(panel, 96), DType.FP32), tmp_path)
+    products = [number for number, line in enumerate(lines) if "vfmadd" in line and "%zmm" in line]
+    assert len(products) >= 24
+    step = [line for line in lines[products[0] : products[23] + 1] if "(" in line and "%zmm" in line]
+    assert len([line for line in step if "{1to16}" not in line and "broadcast" not in line]) <= 6

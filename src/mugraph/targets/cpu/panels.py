@@ -205,5 +205,5 @@ class PairPanels(VectorPanels):
     copied = DType.BF16
 
     def step(self, rows: int, widths: Sequence[int]) -> None:
-        print_strip_pairs(self, widths)
+        print_strip_pairs(self, rows, widths)
         print_pair_products(self, rows, len(widths), self.left_at)

@@ -123,6 +123,22 @@ DEFINE_COPY_FIRST(fp16)
    buffers in it, forgets where they point, and leaves out stores that nobody else could read. */
 #define ESCAPED(pointer) __asm__("" : "+r"(pointer))
 
+#if defined(__AVX512F__)
+#define IN_REGISTER "+v"
+#elif defined(__x86_64__)
+#define IN_REGISTER "+x"
+#elif defined(__aarch64__)
+#define IN_REGISTER "+w"
+#else
+#define IN_REGISTER "+m"
+#endif
+/* A vector that stays in its register for several products: where registers are scarce, GCC reads it again for each of them. */
+#if defined(__AVX512F__) || LANES == 8 && defined(__AVX__) || LANES == 4 && (defined(__SSE__) || defined(__aarch64__))
+#define STAYS(x) __asm__("" : IN_REGISTER(x))
+#else
+#define STAYS(x)
+#endif
+
 /* Conversions between fp32 vectors and what is stored. */
 
 INLINE vec splat(float x) { return x - (vec){0}; }
@@ -670,13 +686,6 @@ INLINE vec vec_sqrt(vec x)
 }
 
 /* A number as it is: what compilers put into one instruction with a sum is not rounded before. */
-#if defined(__x86_64__)
-#define IN_REGISTER "+x"
-#elif defined(__aarch64__)
-#define IN_REGISTER "+w"
-#else
-#define IN_REGISTER "+m"
-#endif
 INLINE vec rounded(vec x)
 {
     __asm__("" : IN_REGISTER(x));

@@ -162,6 +162,13 @@ class Product(ABC):
         return f"load_{dtype}({address})" if width == self.lanes else f"load_first_{dtype}({address}, {width})"
 
 
+def print_right_vector(writer: Writer, kind: str, v: int, value: str, rows: int) -> None:
+    """Declare vector number v of the right factor, which so many rows share: one alone may read it as it multiplies."""
+    writer.line(f"{kind} b{v} = {value};")
+    if rows > 1:
+        writer.line(f"STAYS(b{v});")
+
+
 class Outer(Product):
     """Column vectors of the target in registers while k runs."""
 
@@ -214,7 +221,7 @@ class Outer(Product):
     def step(self, rows: int, widths: Sequence[int]) -> None:
         """Multiply-adds of one step of k."""
         for v in range(len(widths)):
-            self.writer.line(f"const vec b{v} = {self.row_vector(v, widths)};")
+            print_right_vector(self.writer, "vec", v, self.row_vector(v, widths), rows)
         for r in range(rows):
             self.writer.line(f"const vec a{r} = {self.left_number(r)};")
             for v in range(len(widths)):
