@@ -459,3 +459,20 @@ def test_what_there_is_no_time_for_is_tried_in_whole_calls() -> None:
     graph = recorded(F.conv2d, torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3))
     kernels = convolutions(graph.module.graph, "cpu")
     assert Ways.of(kernels, Library("cpu", Store.of("off")), Deadline(0.0), silent).layouts == {kernels[0]: tuple(Layout)}
+
+
+def test_layers_with_the_most_work_are_timed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def layers(x: torch.Tensor, narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.linear(x, narrow).relu(), wide)
+
+    graph = recorded(layers, torch.randn(4, 64), torch.randn(8, 64), torch.randn(256, 8))
+    small, large = linear_layers(graph.module.graph.nodes, "cpu")
+    asked: list[LibraryKernel] = []
+
+    def until_time_is_out(library: Library, kernel: LibraryKernel, deadline: Deadline) -> bool:
+        asked.append(kernel)
+        return len(asked) == 1
+
+    monkeypatch.setattr("mugraph.pieces.library_ways.Library.is_faster", until_time_is_out)
+    assert Library("cpu", Store.of("off")).faster((small, large), Deadline(None), silent) == (large,)
+    assert asked == [large, small]

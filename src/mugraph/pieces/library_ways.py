@@ -71,12 +71,13 @@ class Library:
         return times is not None and times[1] * _FASTER < times[0]
 
     def faster(self, kernels: Sequence[LibraryKernel], deadline: Deadline, tell: ProgressCallback) -> tuple[LibraryKernel, ...]:
-        """The linear layers whose kernels are."""
+        """The linear layers whose kernels are; those with the most work are timed first, as time may not last for all."""
         if not kernels:
             return ()
         _announce("linear layer", kernels, deadline, tell)
         until = Deadline(deadline.share(_SHARE))
-        return tuple(kernel for kernel in kernels if self.is_faster(kernel, until))
+        timed = {kernel: self.is_faster(kernel, until) for kernel in sorted(kernels, key=_products, reverse=True)}
+        return tuple(kernel for kernel in kernels if timed[kernel])
 
     def _timed(self, kernel: LibraryKernel, deadline: Deadline) -> _Times | None:
         """Seconds of a kernel and of PyTorch's calls, now or in an earlier call; None where the deadline has passed before."""
@@ -176,6 +177,11 @@ def _kind(kernel: LibraryKernel) -> tuple[object, ...]:
     tensors = [tensor_of(node) for node in (kernel.source, kernel.weight)]
     shapes = tuple((_sizes(tensor.shape), tensor.dtype) for tensor in tensors if tensor is not None)
     return shapes, kernel.geometry, kernel.bias is None, tuple(str(node.target) for node in kernel.nodes)
+
+
+def _products(layer: LibraryKernel) -> int:
+    """How many numbers a linear layer multiplies."""
+    return math.prod(_sizes(layer.product.meta["val"].shape)) * _sizes(layer.source.meta["val"].shape)[-1]
 
 
 def _layouts(kernel: LibraryKernel) -> list[Layout]:
