@@ -7,7 +7,6 @@ and writing temporaries.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from mugraph.errors import UndefinedInField
 from mugraph.ir.arithmetic import broadcast_shape
+from mugraph.ir.tiled_products import tiled_product
 
 Residues = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
@@ -207,8 +207,8 @@ def _wide_matmul(x: Residues, y: Residues, modulus: Residues) -> Residues:
 def _wide_places(xs: Sequence[Reals], ys: Sequence[Reals]) -> tuple[Reals, ...]:
     """The product of numbers of three limbs, place by place, exactly: x0 y1 + x1 y0 is (x0 + x1)(y0 + y1) - x0 y0 - x1 y1."""
     (x0, x1, x2), (y0, y1, y2) = xs, ys
-    low, middle, high = _product(x0, y0), _product(x1, y1), _product(x2, y2)
-    crossed = _product(x0 + x1, y0 + y1), _product(x0 + x2, y0 + y2), _product(x1 + x2, y1 + y2)
+    low, middle, high = tiled_product(x0, y0), tiled_product(x1, y1), tiled_product(x2, y2)
+    crossed = tiled_product(x0 + x1, y0 + y1), tiled_product(x0 + x2, y0 + y2), tiled_product(x1 + x2, y1 + y2)
     return (low, crossed[0] - low - middle, crossed[1] - low - high + middle, crossed[2] - middle - high, high)
 
 
@@ -255,9 +255,9 @@ def _matmul_strips(x: Residues, y: Residues, modulus: Residues, result: Residues
     for strip in _parts(x.shape[-1], max(x.size, y.size)):
         x_low, x_high = _halves(x[..., strip])
         y_low, y_high = _halves(y[..., strip, :])
-        low = low + _product(x_low, y_low)
-        high = high + _product(x_high, y_high)
-        middle = middle + _product(np.add(x_low, x_high, out=x_low), np.add(y_low, y_high, out=y_low))
+        low = low + tiled_product(x_low, y_low)
+        high = high + tiled_product(x_high, y_high)
+        middle = middle + tiled_product(np.add(x_low, x_high, out=x_low), np.add(y_low, y_high, out=y_low))
     exact_low, exact_high = np.asarray(low).astype(np.int64), np.asarray(high).astype(np.int64)
     exact_middle = np.asarray(middle).astype(np.int64) - exact_low - exact_high
     upper = reduce((reduce(exact_high, modulus) << _LIMB) + exact_middle, modulus)
@@ -266,26 +266,3 @@ def _matmul_strips(x: Residues, y: Residues, modulus: Residues, result: Residues
 
 def _halves(x: Residues) -> tuple[Reals, Reals]:
     return (x & _LIMB_MASK).astype(np.float64), (x >> _LIMB).astype(np.float64)
-
-
-_THREADS_PAY = 1 << 27
-"""Multiplications of a product of matrices for which BLAS may wake its threads, ..."""
-_TILE = 64
-"""... and otherwise the size of tiles that it multiplies on one, ..."""
-_OF_VECTORS = 1 << 13
-"""... with as many multiplications where one factor is a vector."""
-
-
-def _product(x: Reals, y: Reals) -> Reals:
-    """A product of whole numbers, exact in any order: in tiles, as threads that wait for a busy core take a hundred times as long
-    as they multiply."""
-    rows, inner, columns = x.shape[-2], x.shape[-1], y.shape[-1]
-    tile = min(rows, _TILE) * min(columns, _TILE)
-    depth = max(1, (_OF_VECTORS if 1 in (rows, columns) else _TILE**3) // max(1, tile))
-    if rows * inner * columns > _THREADS_PAY or (max(rows, columns) <= _TILE and inner <= depth):
-        return np.asarray(np.matmul(x, y))
-    result = np.zeros((*broadcast_shape(x.shape[:-2], y.shape[:-2]), rows, columns))
-    for top, left, start in itertools.product(range(0, rows, _TILE), range(0, columns, _TILE), range(0, inner, depth)):
-        down, across, part = slice(top, top + _TILE), slice(left, left + _TILE), slice(start, start + depth)
-        result[..., down, across] += np.matmul(x[..., down, part], y[..., part, across])
-    return result

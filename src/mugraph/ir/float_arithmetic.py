@@ -10,6 +10,7 @@ import numpy.typing as npt
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.ops import OPERATORS
 from mugraph.ir.scalar import Scalar
+from mugraph.ir.tiled_products import tiled_product
 
 
 class FloatArithmetic:
@@ -49,7 +50,7 @@ class FloatArithmetic:
         return np.asarray(np.max(x, axis=axis, keepdims=True))
 
     def matmul(self, x: Array, y: Array) -> Array:
-        return np.asarray(np.matmul(x, y))
+        return tiled_product(x, y)
 
     def opaque(self, name: str, *xs: Array) -> Array:
         function = OPERATORS[name].reference

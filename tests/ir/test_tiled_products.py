@@ -1,0 +1,55 @@
+"""Products of matrices on the host, in tiles that BLAS multiplies on one thread."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.tiled_products import tiled_product
+
+SHAPES = [
+    ((3, 4), (4, 5)),
+    ((12, 197, 64), (12, 64, 197)),
+    ((2, 1, 65, 300), (3, 300, 129)),
+    ((1, 20000), (20000, 3)),
+    ((512, 512), (512, 600)),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_tiles_are_the_product(left: tuple[int, ...], right: tuple[int, ...], dtype: type[np.floating[Any]]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape).astype(dtype) for shape in (left, right))
+    found = tiled_product(x, y)
+    assert found.dtype == dtype
+    exact = np.matmul(x.astype(np.float64), y.astype(np.float64))
+    np.testing.assert_allclose(found, exact, rtol=0, atol=(1e-3 if dtype is np.float32 else 1e-11))
+
+
+def test_what_is_not_finite_is_so_in_any_tile() -> None:
+    x, y = np.zeros((130, 200)), np.ones((200, 70))
+    x[0, 5], x[1, 199], x[2, 0], x[2, 199], x[129, 70] = np.inf, -np.inf, np.inf, -np.inf, np.nan
+    found = tiled_product(x, y)
+    assert (found[0] == np.inf).all()
+    assert (found[1] == -np.inf).all()
+    assert np.isnan(found[[2, 129]]).all()
+    assert (found[3:129] == 0).all()
+
+
+def test_blas_multiplies_no_more_than_one_thread_takes() -> None:
+    sizes = []
+
+    def multiplied(x: Any, y: Any, matmul: Any = np.matmul) -> Any:
+        sizes.append(x.shape[-2] * x.shape[-1] * y.shape[-1])
+        return matmul(x, y)
+
+    x, y = np.ones((12, 197, 64)), np.ones((12, 64, 197))
+    with mock.patch("numpy.matmul", multiplied):
+        assert (FloatArithmetic().matmul(x, y) == 64).all()
+    assert 1 < len(sizes) < 50
+    assert max(sizes) <= 64**3
