@@ -17,7 +17,6 @@ import torch
 from mugraph.errors import InvalidInput, StorageError
 from mugraph.frontend import saved_constants
 from mugraph.frontend.saved_constants import (
-    TORCH_NAMES,
     ConstantsBeside,
     SavedConstant,
     check_last_inputs,
@@ -25,7 +24,6 @@ from mugraph.frontend.saved_constants import (
     constants_to_json,
     device_beside,
 )
-from mugraph.frontend.torch_casts import TORCH_DTYPES
 
 TENSORS = {
     "mask": torch.zeros(5, 7).masked_fill(torch.ones(5, 7).triu(1) > 0, -math.inf),
@@ -51,12 +49,6 @@ def test_every_bit_comes_back(name: str) -> None:
     assert (again.dtype, again.shape) == (tensor.dtype, tensor.shape)
     assert SavedConstant.of("c", again) == read == SavedConstant.of("c", tensor)
     torch.testing.assert_close(again, tensor.resolve_conj(), rtol=0, atol=0, equal_nan=True)
-
-
-def test_types_have_pytorchs_names() -> None:
-    assert {dtype: str(torch_dtype) for dtype, torch_dtype in TORCH_DTYPES.items()} == {
-        dtype: f"torch.{name}" for dtype, name in TORCH_NAMES.items()
-    }
 
 
 def test_masks_are_compact() -> None:

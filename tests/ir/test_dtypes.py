@@ -19,6 +19,17 @@ def test_sizes_in_bytes() -> None:
     assert Tensor((), DType.FP64).elements == 1
 
 
+@pytest.mark.parametrize("dtype", DType)
+def test_a_type_is_pytorchs_of_its_name(dtype: DType) -> None:
+    theirs = getattr(torch, dtype.torch_name)
+    assert theirs.itemsize == dtype.bytes
+    if dtype is not DType.BOOL:
+        limits = torch.finfo(theirs) if theirs.is_floating_point else torch.iinfo(theirs)
+        assert (float(limits.min), float(limits.max)) == (dtype.least, dtype.largest)
+    if dtype.is_numpys:
+        assert torch.from_numpy(np.empty(0, dtype.torch_name)).dtype is theirs
+
+
 @pytest.mark.parametrize(
     ("x", "y", "result"),
     [

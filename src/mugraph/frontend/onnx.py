@@ -320,12 +320,14 @@ def _constants(model: onnx.ModelProto) -> Iterator[tuple[str, Constant]]:
             yield node.output[0], np.asarray(array)
 
 
-_FLOATING = ("float16", "bfloat16", "float32", "float64")
+_TYPES = {dtype.torch_name: dtype for dtype in DType if dtype.is_floating or dtype is DType.BOOL}
+"""Of constants that may be inputs, by NumPy's name, which bf16 has of a package of its own."""
+_FLOATING = _TYPES.keys() - {DType.BOOL.torch_name}
 
 
 def _is_weight(array: Constant) -> bool:
     """Whether a constant is an input of the program, rather than a number or a list of integers that it is written with."""
-    return array.size > 1 and str(array.dtype) in (*_FLOATING, "bool")
+    return array.size > 1 and str(array.dtype) in _TYPES
 
 
 def _widened(array: Constant) -> Constant:
@@ -333,8 +335,7 @@ def _widened(array: Constant) -> Constant:
 
 
 def _dtype_of(array: Constant) -> DType:
-    types = {"float16": DType.FP16, "bfloat16": DType.BF16, "float32": DType.FP32, "float64": DType.FP64, "bool": DType.BOOL}
-    return types[str(array.dtype)]
+    return _TYPES[str(array.dtype)]
 
 
 def _dtype(what: str, kind: int) -> DType:

@@ -11,7 +11,7 @@ import binascii
 import math
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,23 +24,9 @@ from mugraph.ir.graph import Graph
 if TYPE_CHECKING:
     import torch
 
-TORCH_NAMES: Mapping[DType, str] = {
-    DType.FP16: "float16",
-    DType.BF16: "bfloat16",
-    DType.FP32: "float32",
-    DType.FP64: "float64",
-    DType.BOOL: "bool",
-    DType.INT8: "int8",
-    DType.UINT8: "uint8",
-    DType.E4M3: "float8_e4m3fn",
-    DType.E5M2: "float8_e5m2",
-    DType.INT32: "int32",
-    DType.INT64: "int64",
-}
-"""PyTorch's names of the types that programs have."""
-_BYTES = {name: dtype.bytes for dtype, name in TORCH_NAMES.items()} | {"int16": 2, "complex64": 8, "complex128": 16}
+_BYTES = {dtype.torch_name: dtype.bytes for dtype in DType} | {"int16": 2, "complex64": 8, "complex128": 16}
 """Bytes of an element of what is saved, by PyTorch's name of its type."""
-_NOT_NUMPYS = {name for dtype, name in TORCH_NAMES.items() if not dtype.is_numpys}
+_NOT_NUMPYS = {dtype.torch_name for dtype in DType if not dtype.is_numpys}
 _LARGEST = 1 << 29
 """Bytes of a function's constants, all together."""
 _LARGEST_TEXT = 1 << 27
@@ -190,7 +176,7 @@ def check_last_inputs(constants: Sequence[SavedConstant], inputs: Sequence[tuple
 def inputs_of(graph: Graph) -> list[tuple[str, str, tuple[int, ...]]]:
     """Name, PyTorch's name of the type, and shape of the inputs of a program."""
     return [
-        (name, TORCH_NAMES[node.output.dtype], tuple(node.output.shape))
+        (name, node.output.dtype.torch_name, tuple(node.output.shape))
         for name, node in zip(graph.input_names, graph.inputs(), strict=True)
     ]
 

@@ -5,7 +5,7 @@ Whether a cast rounds depends on the whole graph, so `note_roundings` leaves the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import fx
@@ -13,24 +13,15 @@ from torch import fx
 from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.ir.dtypes import DType
 
-DTYPES = {
-    torch.float16: DType.FP16,
-    torch.bfloat16: DType.BF16,
-    torch.float32: DType.FP32,
-    torch.float64: DType.FP64,
-    torch.bool: DType.BOOL,
-    torch.int8: DType.INT8,
-    torch.uint8: DType.UINT8,
-    torch.float8_e4m3fn: DType.E4M3,
-    torch.float8_e5m2: DType.E5M2,
-}
+TORCH_DTYPES: Mapping[DType, torch.dtype] = {dtype: getattr(torch, dtype.torch_name) for dtype in DType}
 
-INTEGERS = {torch.int32: DType.INT32, torch.int64: DType.INT64}
+DTYPES = {torch_dtype: dtype for dtype, torch_dtype in TORCH_DTYPES.items() if not dtype.is_index}
+"""Types that are computed with."""
+
+INTEGERS = {torch_dtype: dtype for dtype, torch_dtype in TORCH_DTYPES.items() if dtype.is_index}
 """Types of tensors that programs only take as inputs, to look something up at them."""
 
 FLOATS = {torch_dtype: dtype for torch_dtype, dtype in DTYPES.items() if dtype.is_floating}
-
-TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in (DTYPES | INTEGERS).items()}
 
 
 _NOTE = "rounds"

@@ -164,16 +164,7 @@ class NumpyArrays:
     """NumPy arrays; bf16 has no NumPy type, so such graphs take torch tensors only."""
 
     def __init__(self) -> None:
-        self.dtypes: dict[DType, np.dtype[Any]] = {
-            DType.FP16: np.dtype(np.float16),
-            DType.FP32: np.dtype(np.float32),
-            DType.FP64: np.dtype(np.float64),
-            DType.BOOL: np.dtype(np.bool_),
-            DType.INT8: np.dtype(np.int8),
-            DType.UINT8: np.dtype(np.uint8),
-            DType.INT32: np.dtype(np.int32),
-            DType.INT64: np.dtype(np.int64),
-        }
+        self.dtypes = {dtype: np.dtype(dtype.torch_name) for dtype in DType if dtype.is_numpys}
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
         if dtype not in self.dtypes:
@@ -285,19 +276,7 @@ class TorchArrays:
         self.kind, _, index = device.partition(":")
         self.index = int(index) if index else None
         self.alignment = 1 if self.kind == "cpu" else 16  # bytes, of the widest load of a GPU
-        self.dtypes = {
-            DType.FP16: torch.float16,
-            DType.BF16: torch.bfloat16,
-            DType.FP32: torch.float32,
-            DType.FP64: torch.float64,
-            DType.BOOL: torch.bool,
-            DType.INT8: torch.int8,
-            DType.UINT8: torch.uint8,
-            DType.E4M3: torch.float8_e4m3fn,
-            DType.E5M2: torch.float8_e5m2,
-            DType.INT32: torch.int32,
-            DType.INT64: torch.int64,
-        }
+        self.dtypes = {dtype: getattr(torch, dtype.torch_name) for dtype in DType}
         self.matmul: Callable[[Any, Any], Any] = torch.matmul
         self.pointer: Callable[[Any], int] = torch.Tensor.data_ptr
         self.kinds = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}

@@ -10,12 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.ir.ops import ROUNDINGS
 from mugraph.ir.scalar import Scalar
-
-_TORCH_NAMES = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "float32"}
 
 
 class TorchArithmetic:
@@ -65,7 +62,7 @@ class TorchArithmetic:
             return _CHOICES[name](self.torch, *self._together(xs)).to(common)
         for narrow, rounding in ROUNDINGS.items():
             if name == rounding:
-                return x.to(getattr(self.torch, _TORCH_NAMES[narrow])).to(x.dtype)
+                return x.to(getattr(self.torch, narrow.torch_name)).to(x.dtype)
         function = getattr(self.torch, name, None) or getattr(self.torch.nn.functional, name)
         return function(*self._together(xs))
 

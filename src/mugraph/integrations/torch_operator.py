@@ -27,12 +27,11 @@ def torch_operator(name: str, result: Superoptimized) -> CustomOpDef:
     require_torch("to register operators")
     import torch
 
-    from mugraph.frontend.torch_casts import DTYPES
+    from mugraph.frontend.torch_casts import TORCH_DTYPES
 
     if not _QUALIFIED.fullmatch(name):
         raise InvalidInput(f"{name!r} is no name of a torch operator; use the form namespace::name")
     outputs, names, machine = result.program.output_tensors, result.program.input_names, result.executable.machine
-    dtypes = {ours: theirs for theirs, ours in DTYPES.items()}
 
     def as_returned(tensors: list[Any]) -> Any:
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
@@ -44,7 +43,7 @@ def torch_operator(name: str, result: Superoptimized) -> CustomOpDef:
         library = machine.arrays(tensors)
         for tensor, name in zip(tensors, names, strict=True):
             library.expect_place(tensor, name)
-        return as_returned([tensors[0].new_empty(tensor.shape, dtype=dtypes[tensor.dtype]) for tensor in outputs])
+        return as_returned([tensors[0].new_empty(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype]) for tensor in outputs])
 
     operator = torch.library.custom_op(name, run, mutates_args=(), schema=_schema(result.program))
     operator.register_fake(fake)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -37,7 +38,12 @@ class DType(StrEnum):
     @property
     def bytes(self) -> int:
         """Size of one element in bytes."""
-        return _BYTES[self]
+        return _ROWS[self].bytes
+
+    @property
+    def torch_name(self) -> str:
+        """PyTorch's name of the type, which NumPy has too where it has the type."""
+        return _ROWS[self].torch_name
 
     @property
     def is_index(self) -> bool:
@@ -52,7 +58,7 @@ class DType(StrEnum):
     @property
     def is_fp8(self) -> bool:
         """Whether it is a floating-point type of 8 bits."""
-        return self in _MANTISSAS
+        return _ROWS[self].mantissa is not None
 
     @property
     def is_stored(self) -> bool:
@@ -72,12 +78,13 @@ class DType(StrEnum):
     @property
     def largest(self) -> float:
         """The largest finite number."""
-        return _LARGEST[self]
+        return _ROWS[self].largest
 
     @property
     def least(self) -> float:
         """The least finite number."""
-        return _LEAST.get(self, -self.largest)
+        least = _ROWS[self].least
+        return -self.largest if least is None else least
 
     @property
     def of_arithmetic(self) -> DType:
@@ -112,47 +119,31 @@ class DType(StrEnum):
         return max(self, other, key=lambda dtype: dtype.bytes)
 
 
-_BYTES = {
-    DType.FP16: 2,
-    DType.BF16: 2,
-    DType.FP32: 4,
-    DType.FP64: 8,
-    DType.BOOL: 1,
-    DType.INT8: 1,
-    DType.UINT8: 1,
-    DType.E4M3: 1,
-    DType.E5M2: 1,
-    DType.INT32: 4,
-    DType.INT64: 8,
-}
-_LARGEST = {
-    DType.FP16: 65504.0,
-    DType.BF16: float.fromhex("0x1.fep127"),
-    DType.FP32: float(np.finfo(np.float32).max),
-    DType.FP64: float(np.finfo(np.float64).max),
-    DType.BOOL: 1.0,
-    DType.INT8: 127.0,
-    DType.UINT8: 255.0,
-    DType.E4M3: 448.0,
-    DType.E5M2: 57344.0,
-    DType.INT32: float(2**31 - 1),
-    DType.INT64: float(2**63 - 1),
-}
-_LEAST = {DType.BOOL: 0.0, DType.INT8: -128.0, DType.UINT8: 0.0}
-_MANTISSAS = {DType.E4M3: 3, DType.E5M2: 2}
-"""Bits of the mantissas of floating-point types of 8 bits; the others are the sign and the exponent."""
-_NUMPY = {
-    DType.FP16: np.float16,
-    DType.BF16: np.float32,
-    DType.FP32: np.float32,
-    DType.FP64: np.float64,
-    DType.BOOL: np.float32,
-    DType.INT8: np.float32,
-    DType.UINT8: np.float32,
-    DType.E4M3: np.float32,
-    DType.E5M2: np.float32,
-    DType.INT32: np.float64,
-    DType.INT64: np.float64,
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An element type: PyTorch's name, bytes of an element, the largest finite number, the type of NumPy that holds its numbers,
+    the least finite number where that is not the largest one's negative, and bits of the mantissa of a type of fp8."""
+
+    torch_name: str
+    bytes: int
+    largest: float
+    held_as: type[np.floating[Any]] = np.float32
+    least: float | None = None
+    mantissa: int | None = None
+
+
+_ROWS = {
+    DType.FP16: _Row("float16", 2, 65504.0, np.float16),
+    DType.BF16: _Row("bfloat16", 2, float.fromhex("0x1.fep127")),
+    DType.FP32: _Row("float32", 4, float(np.finfo(np.float32).max)),
+    DType.FP64: _Row("float64", 8, float(np.finfo(np.float64).max), np.float64),
+    DType.BOOL: _Row("bool", 1, 1.0, least=0.0),
+    DType.INT8: _Row("int8", 1, 127.0, least=-128.0),
+    DType.UINT8: _Row("uint8", 1, 255.0, least=0.0),
+    DType.E4M3: _Row("float8_e4m3fn", 1, 448.0, mantissa=3),
+    DType.E5M2: _Row("float8_e5m2", 1, 57344.0, mantissa=2),
+    DType.INT32: _Row("int32", 4, float(2**31 - 1), np.float64, -(2.0**31)),
+    DType.INT64: _Row("int64", 8, float(2**63 - 1), np.float64, -(2.0**63)),
 }
 
 
@@ -170,13 +161,13 @@ def round_to(dtype: DType, array: npt.ArrayLike) -> npt.NDArray[Any]:
     if dtype.is_fp8:
         return fp8_numbers(dtype, fp8_codes(dtype, array))
     with np.errstate(over="ignore"):
-        rounded = np.asarray(array).astype(_NUMPY[dtype])
+        rounded = np.asarray(array).astype(_ROWS[dtype].held_as)
     return _rounded_to_bf16(rounded) if dtype is DType.BF16 else rounded
 
 
 def rounded_in_place(dtype: DType, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """As `round_to`, of an array that nobody else reads: it is changed where it lies if its type holds the result."""
-    if not dtype.is_floating or array.dtype != _NUMPY[dtype]:
+    if not dtype.is_floating or array.dtype != _ROWS[dtype].held_as:
         return round_to(dtype, array)
     return _rounded_to_bf16(array) if dtype is DType.BF16 else array
 
@@ -203,7 +194,7 @@ def _rounded_to_bf16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32
 @cache
 def _fp8_numbers(dtype: DType) -> npt.NDArray[np.float32]:
     """The number of each of the 256 codes, [256]."""
-    mantissa = _MANTISSAS[dtype]
+    mantissa = _ROWS[dtype].mantissa or 0
     bias = (1 << (6 - mantissa)) - 1
     codes = np.arange(128)
     exponents, fractions = codes >> mantissa, (codes & ((1 << mantissa) - 1)) / (1 << mantissa)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from mugraph.errors import CompilationFailed, InvalidGraph, MugraphError
+from mugraph.frontend.torch_casts import TORCH_DTYPES
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.evaluate import evaluate
@@ -76,7 +77,6 @@ _MULTIPLE = 8
 """Beyond the bound of its type, a result may err this many times as much as when every operator errs by a unit of its type."""
 _DETERMINED = 0.05
 """An output that rounding may change by more than this part of its largest element says nothing of a kernel."""
-_TORCH = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16, DType.FP32: torch.float32, DType.FP64: torch.float64}
 
 
 class Ending(StrEnum):
@@ -280,13 +280,13 @@ def _built(graph: Graph, machine: Machine) -> Executable | RunOutcome:
 
 def _compared(trial: Trial, executable: Executable) -> RunOutcome:
     dtypes = [node.output.dtype for node in trial.graph.inputs()]
-    given = [torch.from_numpy(array).to(_TORCH[dtype]) for array, dtype in zip(trial.inputs, dtypes, strict=True)]
+    given = [torch.from_numpy(array).to(TORCH_DTYPES[dtype]) for array, dtype in zip(trial.inputs, dtypes, strict=True)]
     results: list[Any] = executable(*given)
     if findings := getattr(executable.machine, "findings", []):
         return RunOutcome(Ending.WRONG, message=str(findings[0]))
     for value, result in zip(trial.graph.outputs, results, strict=True):
         tensor = trial.graph.tensor(value)
-        if tuple(result.shape) != tensor.shape or result.dtype is not _TORCH[tensor.dtype]:
+        if tuple(result.shape) != tensor.shape or result.dtype is not TORCH_DTYPES[tensor.dtype]:
             return RunOutcome(
                 Ending.WRONG, message=f"a result of shape {list(result.shape)} and {result.dtype} in place of {tensor}"
             )

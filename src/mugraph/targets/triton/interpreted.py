@@ -26,7 +26,7 @@ from mugraph.targets.emulator import POISON, Emulator, Memory, places_apart
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch
 from mugraph.targets.triton.machine import SOURCE_NAME, TritonMachine
-from mugraph.targets.triton.tensors import ELEMENT_TYPES, TORCH_TYPES
+from mugraph.targets.triton.tensors import ELEMENT_TYPES
 
 _BF16 = re.compile(rf"\b(?<=tl\.){ELEMENT_TYPES[DType.BF16]}\b")
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -178,7 +178,7 @@ class _Interpreter:
         """Launch a kernel on the bytes of a file, and return of how many blocks; raises CompilationFailed with what is wrong with
         the kernel, TargetUnavailable where the process ends."""
         tensors = [
-            (offset, parameter.tensor.shape, TORCH_TYPES[dtype])
+            (offset, parameter.tensor.shape, dtype.torch_name)
             for offset, parameter, dtype in zip(offsets, kernel.parameters, types, strict=True)
         ]
         request = {

@@ -20,7 +20,6 @@ from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.targets.triton.expressions import HELPERS, TORCH_FUNCTIONS, TORCH_REDUCTIONS, number, write_expression
 from mugraph.targets.triton.kernel import TileKernel, value_names
 from mugraph.targets.triton.printer import kernel_lines
-from mugraph.targets.triton.tensors import TORCH_TYPES
 
 _HEADER = '''\
 """Triton kernels of a muGraph, and `run`, which computes it.
@@ -121,7 +120,7 @@ def _memory(tensor: Tensor, device: str, offset: int | None) -> str:
 
 def torch_type(tensor: Tensor) -> str:
     """PyTorch's name of a tensor's element type."""
-    return "torch.float64" if tensor.dtype is DType.FP64 else f"torch.{TORCH_TYPES[tensor.dtype]}"
+    return f"torch.{tensor.dtype.torch_name}"
 
 
 def _computed(graph: Graph, node: Node, names: Mapping[Value, str]) -> str:

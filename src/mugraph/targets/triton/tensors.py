@@ -17,19 +17,9 @@ from mugraph.lower.tiles import row_major
 from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.triton.expressions import TIMES
 
-ELEMENT_TYPES = {
-    DType.FP16: "float16",
-    DType.BF16: "bfloat16",
-    DType.FP32: "float32",
-    DType.BOOL: "bool",
-    DType.INT8: "int8",
-    DType.UINT8: "uint8",
-    DType.E4M3: "float8e4nv",
-    DType.E5M2: "float8e5",
-}
-"""What Triton calls the element types."""
-TORCH_TYPES = ELEMENT_TYPES | {DType.E4M3: "float8_e4m3fn", DType.E5M2: "float8_e5m2"}
-"""What PyTorch calls them."""
+_OWN_NAMES = {DType.E4M3: "float8e4nv", DType.E5M2: "float8e5"}
+ELEMENT_TYPES = {dtype: _OWN_NAMES.get(dtype, dtype.torch_name) for dtype in DType}
+"""What Triton calls the element types: most as PyTorch does."""
 
 
 @dataclass(frozen=True, slots=True)
