@@ -19,6 +19,7 @@ from mugraph.runtime import Executable, build
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
 from mugraph.targets.cpu.products import inner_tile, outer_tile
+from pairwise import pairwise
 from runtime.block_graphs import many_kernels
 
 FP32 = DType.FP32
@@ -85,22 +86,26 @@ def test_products_of_every_orientation(vectors: Vectors) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("vectors", [*WIDTHS, Vectors(16, 32, bf16_pairs=True)], ids=lambda vectors: f"{vectors}")
-@pytest.mark.parametrize("dtype", [FP32, DType.BF16, DType.FP16], ids=str)
-def test_right_factors_are_copied_for_many_rows(vectors: Vectors, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+@pairwise(
+    vectors=[*WIDTHS, Vectors(16, 32, bf16_pairs=True)],
+    dtype=[FP32, DType.BF16, DType.FP16],
+    rows=MANY_ROWS,
+    several=[False, True],
+)
+def test_right_factors_are_copied_for_many_rows(
+    vectors: Vectors, dtype: DType, rows: tuple[int, int, int], several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plain and transposed, in one panel and several, the last one of which is shorter, as whole squares and parts of them."""
     torch = pytest.importorskip("torch")
-    graph = products(MANY_ROWS, dtype)
-    types = {FP32: torch.float32, DType.BF16: torch.bfloat16, DType.FP16: torch.float16}
-    inputs = [torch.from_numpy(array).to(types[dtype]) for array in normal_inputs(graph)]
+    graph = products([rows], dtype)
+    inputs = [torch.from_numpy(array).to(getattr(torch, dtype.torch_name)) for array in normal_inputs(graph)]
     expected = reference(graph, [tensor.double().numpy() for tensor in inputs])
-    for strip_bytes in (1 << 20, 128 * vectors.lanes):
-        monkeypatch.setattr("mugraph.targets.cpu.panels._STRIP_BYTES", strip_bytes)
-        executable = executable_for(graph, vectors)
-        assert "right_b" in executable.sources[SOURCE_NAME]
-        for result, exact in zip(executable(*inputs), expected, strict=True):
-            error = np.abs(result.double().numpy() - exact).max() / np.abs(exact).max()
-            assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
+    monkeypatch.setattr("mugraph.targets.cpu.panels._STRIP_BYTES", 128 * vectors.lanes if several else 1 << 20)
+    executable = executable_for(graph, vectors)
+    assert "right_b" in executable.sources[SOURCE_NAME]
+    for result, exact in zip(executable(*inputs), expected, strict=True):
+        error = np.abs(result.double().numpy() - exact).max() / np.abs(exact).max()
+        assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
 
 
 def test_functions_without_choices_of_vectors_are_the_same_bit_for_bit() -> None:

@@ -25,6 +25,7 @@ from mugraph.search import search
 from mugraph.targets.cuda import print_program
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
+from pairwise import pairwise
 from runtime.block_graphs import many_kernels
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
@@ -75,14 +76,16 @@ def test_kernels_are_right_and_clean(schedule: str, dtype: DType) -> None:
     assert on.findings == []
 
 
-@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize(("rows", "columns"), [(16, 64), (5, 46), (3, 62), (40, 144)])
-@pytest.mark.parametrize(("reader", "loop"), [("bias", 1), ("bias", 4), ("gate", 4), ("both", 4)])
-def test_epilogues_write_every_element_once(reader: str, loop: int, rows: int, columns: int, turned: bool, dtype: DType) -> None:
+@pairwise(
+    read=[("bias", 1), ("bias", 4), ("gate", 4), ("both", 4)],
+    sizes=[(16, 64), (5, 46), (3, 62), (40, 144)],
+    turned=[False, True],
+    dtype=[DType.FP16, DType.BF16],
+)
+def test_epilogues_write_every_element_once(read: tuple[str, int], sizes: tuple[int, int], turned: bool, dtype: DType) -> None:
     """Rows and columns beyond the target are not written, odd numbers of columns and columns of an output one by one."""
-    on = machine()
-    assert emulated(epilogue(reader, dtype, loop, rows, columns, turned), on) < ERRORS[dtype]
+    on, (reader, loop) = machine(), read
+    assert emulated(epilogue(reader, dtype, loop, *sizes, turned), on) < ERRORS[dtype]
     assert on.findings == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -22,12 +21,15 @@ from mugraph.search import search
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.compiler import find_compiler
 from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
+from pairwise import pairwise
 
 DTYPES = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16, DType.FP16: torch.float16}
 ERRORS = {DType.FP32: 2e-6, DType.BF16: 1e-2, DType.FP16: 2e-3}
 HOSTS = [Vectors(16, 32), Vectors(8, 16), Vectors(4, 16), Vectors(16, 32, bf16_pairs=True)]
 TILED = Vectors(16, 32, bf16_pairs=True, tiles=True)
 CONSTANTS = ["weight", "scale", "zero"]
+Shape = tuple[int, int, int, int]
+"""Rows, depth, columns, and numbers of a group."""
 
 
 @dataclass(frozen=True)
@@ -132,46 +134,57 @@ def emulated(graph: Graph) -> Executable:
     return Executable(marked, machine, {name: f"#define EMULATED_TILES\n{text}" for name, text in sources.items()})
 
 
-def cases(*shapes: tuple[int, int, int, int], dtypes: tuple[DType, ...] = (DType.BF16,)) -> Iterator[Case]:
-    for shape, bits, zeros, dtype in product(shapes, (8, 4), (False, True), dtypes):
-        yield Case(*shape, bits, zeros, dtype)
+SHAPES = [(1, 128, 16, 64), (1, 1024, 230, 32), (3, 1536, 40, 1536), (9, 192, 64, 32), (2, 2048, 33, 1024)]
+"""Fewer columns than a strip has, more, and a rest of some; panels of several groups, and groups of several panels."""
 
 
-@pytest.mark.parametrize("vectors", HOSTS, ids=lambda vectors: f"{vectors.lanes} lanes{' pairs' * vectors.bf16_pairs}")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_products_dequantize_packed_numbers(vectors: Vectors, dtype: DType) -> None:
-    """Fewer columns than a strip has, more, and a rest of some; panels of several groups, and groups of several panels."""
-    for case in cases(
-        (1, 128, 16, 64), (1, 1024, 230, 32), (3, 1536, 40, 1536), (9, 192, 64, 32), (2, 2048, 33, 1024), dtypes=(dtype,)
-    ):
-        inputs, executable = case.inputs(), dequantizing(case.graph(), vectors)
-        (result,) = executable(*inputs)
-        assert largest_error(result, exact(case, inputs)) < ERRORS[dtype], case
-        numbers, lines = case.columns * case.depth * case.bits // 8, case.columns * case.depth // case.group
-        assert executable.packed_bytes == numbers + lines * (dtype.bytes + case.zeros), case
+def dequantizes(vectors: Vectors, case: Case) -> None:
+    """Assert that the product of a case reads its weight packed on a host, and gives what it gives in float64."""
+    inputs, executable = case.inputs(), dequantizing(case.graph(), vectors)
+    (result,) = executable(*inputs)
+    assert largest_error(result, exact(case, inputs)) < ERRORS[case.dtype]
+    numbers, lines = case.columns * case.depth * case.bits // 8, case.columns * case.depth // case.group
+    assert executable.packed_bytes == numbers + lines * (case.dtype.bytes + case.zeros)
+
+
+@pairwise(vectors=HOSTS, dtype=list(DTYPES), shape=SHAPES, bits=[8, 4], zeros=[False, True])
+def test_products_dequantize_packed_numbers(vectors: Vectors, dtype: DType, shape: Shape, bits: int, zeros: bool) -> None:
+    dequantizes(vectors, Case(*shape, bits, zeros, dtype))
+
+
+@pairwise(shape=SHAPES, bits=[8, 4], zeros=[False, True])
+def test_products_of_pairs_dequantize_packed_numbers(shape: Shape, bits: int, zeros: bool) -> None:
+    """Only tensors of bf16 are multiplied in pairs, and only where the host does it."""
+    dequantizes(HOSTS[-1], Case(*shape, bits, zeros, DType.BF16))
+
+
+TILED_SHAPES = [(4, 128, 16, 64), (16, 256, 80, 64), (17, 512, 48, 128), (40, 256, 112, 256), (11, 1024, 64, 512)]
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
-@pytest.mark.parametrize("panel", [64, 1 << 20])
-def test_matrix_units_multiply_packed_numbers(real: bool, panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pairwise(panel=[64, 1 << 20], shape=TILED_SHAPES, bits=[8, 4], zeros=[False, True])
+def test_matrix_units_multiply_packed_numbers(
+    real: bool, panel: int, shape: Shape, bits: int, zeros: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Up to 16 rows of numbers as they are, and sums that are scaled; more of what they stand for, rounded to bf16."""
     if real and not find_compiler().vectors.tiles:
         pytest.skip("this host has no matrix unit, or does not let us use it")
     monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", panel)
     monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL", 64)
-    for case in cases((4, 128, 16, 64), (16, 256, 80, 64), (17, 512, 48, 128), (40, 256, 112, 256), (11, 1024, 64, 512)):
-        inputs, graph = case.inputs(), case.graph()
-        (result,) = dequantizing(graph, TILED)(*inputs) if real else emulated(graph)(*inputs)
-        assert largest_error(result, exact(case, inputs)) < ERRORS[DType.BF16], case
+    case = Case(*shape, bits, zeros)
+    inputs, graph = case.inputs(), case.graph()
+    (result,) = dequantizing(graph, TILED)(*inputs) if real else emulated(graph)(*inputs)
+    assert largest_error(result, exact(case, inputs)) < ERRORS[DType.BF16]
 
 
-@pytest.mark.parametrize("vectors", [HOSTS[1], HOSTS[3], None], ids=["8 lanes", "pairs", "this host"])
-def test_windows_of_blocks_and_iterations_follow_each_other(vectors: Vectors | None) -> None:
-    for bits, rows, grid, loop in product((8, 4), (1, 8), (1, 3), (1, 4)):
-        case = Case(rows, 512, 96, 64, bits, grid=grid, loop=loop)
-        inputs = case.inputs()
-        (result,) = dequantizing(case.graph(), vectors)(*inputs)
-        assert largest_error(result, exact(case, inputs)) < ERRORS[DType.BF16], case
+@pairwise(vectors=[HOSTS[1], HOSTS[3], None], bits=[8, 4], rows=[1, 8], grid=[1, 3], loop=[1, 4])
+def test_windows_of_blocks_and_iterations_follow_each_other(
+    vectors: Vectors | None, bits: int, rows: int, grid: int, loop: int
+) -> None:
+    case = Case(rows, 512, 96, 64, bits, grid=grid, loop=loop)
+    inputs = case.inputs()
+    (result,) = dequantizing(case.graph(), vectors)(*inputs)
+    assert largest_error(result, exact(case, inputs)) < ERRORS[DType.BF16]
 
 
 @pytest.mark.parametrize("bits", [8, 4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import product
@@ -25,12 +25,15 @@ from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.compiler import find_compiler
 from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
 from mugraph.targets.cpu.packer import pack
+from pairwise import pairwise
 
 DTYPES = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16, DType.FP16: torch.float16}
 WHOLE = {DType.INT8: torch.int8, DType.UINT8: torch.uint8}
 ERRORS = {DType.FP32: 1e-5, DType.BF16: 2e-2, DType.FP16: 3e-3}
 HOSTS = [Vectors(16, 32), Vectors(8, 16), Vectors(4, 16), Vectors(16, 32, bf16_pairs=True)]
 TILED = Vectors(16, 32, bf16_pairs=True, tiles=True)
+Shape = tuple[int, int, int]
+"""Rows, depth and columns."""
 
 
 def linear(
@@ -101,31 +104,43 @@ def strips_of(executable: Executable) -> list[Strips]:
 SHAPES = [(1, 1, 1), (1, 40, 130), (3, 17, 5), (9, 64, 48), (33, 70, 16), (20, 34, 100), (2, 1100, 24)]
 
 
-@pytest.mark.parametrize("vectors", HOSTS, ids=lambda vectors: f"{vectors.lanes} lanes{' pairs' * vectors.bf16_pairs}")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_products_with_packed_weights_of_every_shape(vectors: Vectors, dtype: DType) -> None:
-    for (rows, depth, columns), transposed in product(SHAPES, (False, True)):
-        graph = linear(rows, depth, columns, dtype, transposed=transposed)
-        inputs = given(graph)
-        (result,) = packed_for(graph, vectors)(*inputs)
-        assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype], (rows, depth, columns, transposed)
+@pairwise(vectors=HOSTS, dtype=list(DTYPES), shape=SHAPES, transposed=[False, True])
+def test_products_with_packed_weights_of_every_shape(vectors: Vectors, dtype: DType, shape: Shape, transposed: bool) -> None:
+    graph = linear(*shape, dtype, transposed=transposed)
+    inputs = given(graph)
+    (result,) = packed_for(graph, vectors)(*inputs)
+    assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype]
 
 
-@pytest.mark.parametrize("vectors", HOSTS, ids=lambda vectors: f"{vectors.lanes} lanes{' pairs' * vectors.bf16_pairs}")
-@pytest.mark.parametrize("rounded", [False, True], ids=["in fp32", "rounded"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_many_rows_meet_strips_of_panels(vectors: Vectors, dtype: DType, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pairwise(shape=SHAPES, transposed=[False, True])
+def test_products_of_pairs_with_packed_weights_of_every_shape(shape: Shape, transposed: bool) -> None:
+    """Only tensors of bf16 are multiplied in pairs, and only where the host does it."""
+    graph = linear(*shape, DType.BF16, transposed=transposed)
+    inputs = given(graph)
+    (result,) = packed_for(graph, HOSTS[-1])(*inputs)
+    assert largest_error(result, exact(graph, inputs)) < ERRORS[DType.BF16]
+
+
+@pairwise(
+    vectors=HOSTS,
+    dtype=list(DTYPES),
+    rounded=[False, True],
+    shape=[(33, 210, 35), (40, 64, 160), (64, 100, 130)],
+    loop=[1, 2],
+)
+def test_many_rows_meet_strips_of_panels(
+    vectors: Vectors, dtype: DType, rounded: bool, shape: Shape, loop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Panels of a few values of k, with a shorter last one, that add to sums of a few columns; also over iterations."""
     monkeypatch.setattr("mugraph.targets.cpu.panels._STRIP_BYTES", 128 * vectors.lanes)
     monkeypatch.setattr("mugraph.targets.cpu.panels.Panels.sums_bytes", 1 << 13)
-    for (rows, depth, columns), loop in product([(33, 210, 35), (40, 64, 160), (64, 100, 130)], (1, 2)):
-        graph = linear(rows, depth, columns, dtype, rounded=rounded, loop=loop)
-        inputs = [tensor / 8 for tensor in given(graph)]
-        executable = packed_for(graph, vectors)
-        assert all(0 < strips.depth < depth for strips in strips_of(executable))
-        wanted = exact(graph, inputs)
-        (result,) = executable(*inputs)
-        assert largest_error(result, wanted if rounded else wanted.exp()) < ERRORS[dtype], (rows, depth, columns, loop)
+    graph = linear(*shape, dtype, rounded=rounded, loop=loop)
+    inputs = [tensor / 8 for tensor in given(graph)]
+    executable = packed_for(graph, vectors)
+    assert all(0 < strips.depth < shape[1] for strips in strips_of(executable))
+    wanted = exact(graph, inputs)
+    (result,) = executable(*inputs)
+    assert largest_error(result, wanted if rounded else wanted.exp()) < ERRORS[dtype]
 
 
 def test_few_rows_that_are_too_long_for_the_stack_are_pairs_in_panels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,27 +153,32 @@ def test_few_rows_that_are_too_long_for_the_stack_are_pairs_in_panels(monkeypatc
         assert largest_error(executable(*inputs)[0], exact(graph, inputs)) < ERRORS[dtype]
 
 
-@pytest.mark.parametrize("vectors", HOSTS, ids=lambda vectors: f"{vectors.lanes} lanes{' pairs' * vectors.bf16_pairs}")
-@pytest.mark.parametrize("stored", WHOLE, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_weights_of_8_bits_are_packed_as_they_are(vectors: Vectors, dtype: DType, stored: DType) -> None:
-    for (rows, depth, columns), transposed in product(SHAPES, (False, True)):
-        graph = linear(rows, depth, columns, dtype, transposed=transposed, stored=stored)
-        inputs = given(graph)
-        executable = packed_for(graph, vectors)
-        (result,) = executable(*inputs)
-        assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype], (rows, depth, columns, transposed)
-        assert executable.packed_bytes == depth * columns
+@pairwise(vectors=HOSTS, stored=list(WHOLE), dtype=list(DTYPES), shape=SHAPES, transposed=[False, True])
+def test_weights_of_8_bits_are_packed_as_they_are(
+    vectors: Vectors, stored: DType, dtype: DType, shape: Shape, transposed: bool
+) -> None:
+    graph = linear(*shape, dtype, transposed=transposed, stored=stored)
+    inputs = given(graph)
+    executable = packed_for(graph, vectors)
+    (result,) = executable(*inputs)
+    assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype]
+    assert executable.packed_bytes == shape[1] * shape[2]
+
+
+TILED_SHAPES = [(4, 32, 16), (16, 64, 80), (17, 96, 48), (31, 32, 112), (32, 608, 32), (40, 64, 16), (100, 96, 144)]
+TILED_PANELS = [64, 1 << 20]
+"""Bytes of a panel: sums are kept between panels, or there is one."""
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
-@pytest.mark.parametrize("stored", WHOLE, ids=str)
-def test_matrix_units_multiply_packed_weights_of_8_bits(real: bool, stored: DType, monkeypatch: pytest.MonkeyPatch) -> None:
-    for make, case in tiled(real, monkeypatch):
-        graph = linear(*case[:3], DType.BF16, transposed=case[3], stored=stored)
-        inputs = given(graph)
-        (result,) = make(graph)(*inputs)
-        assert largest_error(result, exact(graph, inputs)) < 1e-2, case
+@pairwise(stored=list(WHOLE), shape=TILED_SHAPES, transposed=[False, True], panel=TILED_PANELS)
+def test_matrix_units_multiply_packed_weights_of_8_bits(
+    real: bool, stored: DType, shape: Shape, transposed: bool, panel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = linear(*shape, DType.BF16, transposed=transposed, stored=stored)
+    inputs = given(graph)
+    (result,) = tiled(graph, real, panel, monkeypatch)(*inputs)
+    assert largest_error(result, exact(graph, inputs)) < 1e-2
 
 
 def test_every_whole_number_is_widened_for_the_matrix_unit() -> None:
@@ -190,32 +210,25 @@ def emulated(graph: Graph) -> Executable:
     return Executable(marked, machine, {name: f"#define EMULATED_TILES\n{text}" for name, text in sources.items()})
 
 
-def tiled(
-    real: bool, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Callable[[Graph], Executable], tuple[int, int, int, bool, int]]]:
-    """What makes kernels for the matrix unit, emulated or of this host; and rows, depth, columns, whether the weight is
-    transposed, and the bytes of a panel: panels that sums are kept between, and one."""
+def tiled(graph: Graph, real: bool, panel: int, monkeypatch: pytest.MonkeyPatch) -> Executable:
+    """For the matrix unit, emulated or of this host, with panels of so many bytes."""
     if real and not find_compiler().vectors.tiles:
         pytest.skip("this host has no matrix unit, or does not let us use it")
-    for panel in (64, 1 << 20):
-        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", panel)
-        monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL", 32)
-        for shape, transposed in product(TILED_SHAPES, (False, True)):
-            yield (lambda graph: packed_for(graph, TILED)) if real else emulated, (*shape, transposed, panel)
-
-
-TILED_SHAPES = [(4, 32, 16), (16, 64, 80), (17, 96, 48), (31, 32, 112), (32, 608, 32), (40, 64, 16), (100, 96, 144)]
+    monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL_BYTES", panel)
+    monkeypatch.setattr("mugraph.targets.cpu.matrix_tiles._PANEL", 32)
+    return packed_for(graph, TILED) if real else emulated(graph)
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
-@pytest.mark.parametrize("rounded", [False, True], ids=["in fp32", "rounded"])
-def test_matrix_units_multiply_packed_bf16_weights(real: bool, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for make, case in tiled(real, monkeypatch):
-        graph = linear(*case[:3], DType.BF16, transposed=case[3], rounded=rounded)
-        inputs = [tensor / 8 for tensor in given(graph)]
-        (result,) = make(graph)(*inputs)
-        wanted = exact(graph, inputs)
-        assert largest_error(result, wanted if rounded else wanted.exp()) < 2e-2, case
+@pairwise(rounded=[False, True], shape=TILED_SHAPES, transposed=[False, True], panel=TILED_PANELS)
+def test_matrix_units_multiply_packed_bf16_weights(
+    real: bool, rounded: bool, shape: Shape, transposed: bool, panel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = linear(*shape, DType.BF16, transposed=transposed, rounded=rounded)
+    inputs = [tensor / 8 for tensor in given(graph)]
+    (result,) = tiled(graph, real, panel, monkeypatch)(*inputs)
+    wanted = exact(graph, inputs)
+    assert largest_error(result, wanted if rounded else wanted.exp()) < 2e-2
 
 
 def test_sums_that_are_not_rounded_between_panels(monkeypatch: pytest.MonkeyPatch) -> None:

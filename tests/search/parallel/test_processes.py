@@ -127,7 +127,9 @@ class Heavy:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("seconds", [0.02, 0.05, 0.1, 0.15, 0.2, 0.3])
+@pytest.mark.parametrize(
+    "seconds", [0.02, 0.1, 0.2, *(pytest.param(other, marks=pytest.mark.slow) for other in (0.05, 0.15, 0.3))]
+)
 def test_a_worker_that_dies_while_it_sends_what_it_found_is_noticed(seconds: float) -> None:
     """Another one lives on, and has the pipe open that the dead one was writing to."""
     pool: Processes[bytes] = Processes(2)
