@@ -6,6 +6,7 @@ give to the emulator of CUDA or to Triton's interpreter run on the GPU that PyTo
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from mugraph.support import seeds
+from mugraph.targets.cuda import nvrtc
 
 os.environ["MUGRAPH_CACHE"] = "off"
 
@@ -40,6 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _fixed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure can be repeated."""
     monkeypatch.setattr(seeds, "fresh_seed", lambda: 0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_once() -> Iterator[None]:
+    """A process compiles the same text for the same GPU once, as users do, whose store keeps what tests' own stores do not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvrtc, "_compile", functools.cache(nvrtc._compile))
+        yield
 
 
 @pytest.fixture(autouse=True)
