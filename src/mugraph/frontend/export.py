@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
+from mugraph.frontend.composites import fewer_overrides
 from mugraph.frontend.in_place import WRITTEN_OVER
 from mugraph.frontend.kept_tensors import Held, Made
 from mugraph.frontend.objects import leaves_of
@@ -225,7 +226,7 @@ class _Called(torch.nn.Module):
 
 
 def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
-    with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), fewer_overrides():
         decomposed: ExportedProgram = program.run_decompositions(dict(table))
         if any(spec.kind is OutputKind.TOKEN for spec in decomposed.graph_signature.output_specs):
             without = {op: table[op] for op in table if not op.name().startswith(_CHECKED)}

@@ -1,0 +1,98 @@
+"""Graphs are decomposed as PyTorch decomposes them, with fewer operators overridden for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch._export import utils
+from torch.export import ExportedProgram, exported_program
+from torch.nn import functional as F
+
+from mugraph.frontend import export, record
+from mugraph.frontend.composites import fewer_overrides
+
+X, SQUARE, IMAGE, Q = torch.randn(4, 8), torch.randn(8, 8), torch.randn(2, 4, 6, 6), torch.randn(2, 4, 8, 16)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "products": (
+        lambda x, w: F.linear(x, w) + torch.einsum("ij,jk->ik", x, w) + x.matmul(w) + torch.tensordot(x, w, 1),
+        (X, SQUARE),
+    ),
+    "norms": (lambda x: F.layer_norm(x, (8,)) + F.rms_norm(x, (8,)) + F.group_norm(x, 2) + torch.std(x, 1, keepdim=True), (X,)),
+    "attention": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (Q,)),
+    "images": (
+        lambda x: F.conv2d(F.pad(x, (1, 1, 1, 1)), x[:, :, :3, :3]) + F.avg_pool2d(x, 3, 1, 1)[:, :2, :6, :6].sum(),
+        (IMAGE,),
+    ),
+    "views": (lambda x: (x.reshape(2, 2, 8).movedim(0, 1).flatten(1).unflatten(1, (4, 4)), x.chunk(2, -1), x.tril(), x.T), (X,)),
+    "functions": (lambda x: F.silu(x) + F.gelu(x) + F.mish(x) + F.softmax(x, -1) + F.cosine_similarity(x, x)[:, None], (X,)),
+    "losses": (lambda x: F.cross_entropy(x, x.softmax(-1)) + F.mse_loss(x, x * 2) + torch.cdist(x, x).sum(), (X,)),
+    "casts": (lambda x: (x.half().type_as(x) + x.to(torch.bfloat16).float()).clamp(0.0, 1.0), (X,)),
+    "changes in place": (lambda x: x.clone().add_(1).mul_(x).index_fill_(0, torch.tensor([1]), 0.0), (X,)),
+    "linear algebra": (lambda x: torch.linalg.inv(x @ x.T + torch.eye(8)) + torch.linalg.multi_dot([x, x, x]), (SQUARE,)),
+}
+
+
+def text(program: ExportedProgram) -> str:
+    """A graph with the types of its tensors, and what its inputs and outputs are."""
+    tensors = [node.meta.get("val") for node in program.graph.nodes]
+    kinds = [(value.dtype, value.shape, value.stride()) if isinstance(value, torch.Tensor) else type(value) for value in tensors]
+    return f"{program.graph}\n{kinds}\n{program.graph_signature}"
+
+
+@pytest.mark.parametrize("calls", [False, True], ids=["in rows", "in calls"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_graphs_are_those_that_pytorch_makes(name: str, calls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = record(*FUNCTIONS[name]).recording
+    made = recording.in_calls if calls else recording.in_rows
+    ours = text(made())
+    monkeypatch.setattr(export, "fewer_overrides", nullcontext)
+    assert ours == text(made())
+
+
+def overridden(run: Callable[[], object]) -> int:
+    """How many operators are given other implementations while something runs."""
+    real, counts = exported_program._override_composite_implicit_decomp, list[int]()
+
+    def counted(table: dict[Any, Any]) -> Any:
+        counts.append(len(table))
+        return real(table)
+
+    with mock.patch.object(exported_program, "_override_composite_implicit_decomp", counted):
+        run()
+    return max(counts)
+
+
+def test_few_operators_are_overridden_and_nothing_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = record(*FUNCTIONS["norms"]).recording
+    private = [(exported_program, "_split_decomp_table_to_cia_and_python_decomp"), (utils, "_materialize_cpp_cia_ops")]
+    before = [getattr(module, name) for module, name in private]
+    few = overridden(recording.in_rows)
+    assert [getattr(module, name) for module, name in private] == before
+    monkeypatch.setattr(export, "fewer_overrides", nullcontext)
+    assert 0 < 3 * few < overridden(recording.in_rows)
+
+
+def test_composite_operators_of_others_stay_calls() -> None:
+    """Of one that is registered after PyTorch's decompositions were asked for, too."""
+    recording = record(*FUNCTIONS["casts"]).recording
+    recording.in_rows()
+    with torch.library._scoped_library("composites_of_a_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+        program = record(lambda x: torch.ops.composites_of_a_test.twice(x) * 2, (X,)).recording.in_rows()
+    assert next(str(node.target) for node in program.graph.nodes if node.op == "call_function").endswith("twice.default")
+
+
+@pytest.mark.parametrize("name", ["_split_decomp_table_to_cia_and_python_decomp", "_materialize_cpp_cia_ops"])
+def test_without_private_names_pytorch_does_as_it_always_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = utils if name == "_materialize_cpp_cia_ops" else exported_program
+    monkeypatch.delattr(module, name)
+    with fewer_overrides():
+        assert not hasattr(module, name)
