@@ -128,7 +128,7 @@ SMALL_SPACES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 3, *(pytest.param(other, marks=pytest.mark.slow) for other in (2, 4, 5))])
 @pytest.mark.parametrize("space", SMALL_SPACES)
 def test_bounds_lose_nothing_of_random_programs(space: str, seed: int) -> None:
     """In little memory, which has a part in what can be completed."""

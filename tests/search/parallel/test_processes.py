@@ -32,13 +32,13 @@ CPU = device_for("cpu")
 def test_results_do_not_depend_on_the_number_of_workers(name: str) -> None:
     program = PAPER[name]()
     found = []
-    for workers in (1, 2, 4):
+    for workers in (1, 3):
         KNOWN.clear()
         result = search(program, CPU, workers=workers, options=PATIENT)
         assert result.report.exhausted
         assert result.report.cuts_complete
         found.append(([(c.graph, c.cost) for c in result.candidates], result.report.states))
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", ["three products", "a norm before a narrow product"])
