@@ -26,6 +26,7 @@ from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.masked_axis import KEEP_ZEROS, MaskedGraph, masked, name_of
 from mugraph.frontend.node_traits import mutates
 from mugraph.frontend.symbolic_axis import SizeMatters, dim_of, symbols_of
+from mugraph.frontend.torch_casts import tensors_of
 
 _HINT = 61
 """The size at which a part is recorded with a symbol, no more common than others."""
@@ -117,13 +118,8 @@ def _kind(node: fx.Node) -> str:
     return f"{value.dtype} {value.device} {['n' if symbols_of(size) else size for size in value.shape]}"
 
 
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    value = node.meta.get("val")
-    return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]
-
-
 def _varies(node: fx.Node) -> bool:
-    return any(symbols_of(tensor.shape) for tensor in _tensors(node))
+    return any(symbols_of(tensor.shape) for tensor in tensors_of(node))
 
 
 def _of_positions(nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -137,14 +133,14 @@ def _of_positions(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 def _is_whole(node: fx.Node) -> bool:
     """Whether a node is given from outside, and is no floating-point tensor."""
-    return node.op != "call_function" and not any(tensor.is_floating_point() for tensor in _tensors(node))
+    return node.op != "call_function" and not any(tensor.is_floating_point() for tensor in tensors_of(node))
 
 
 def _is_followed(node: fx.Node, output: fx.Node) -> bool:
     """Whether a call is on tensors of symbolic sizes, and gives none of these that the graph returns."""
     if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
         return False
-    if not _tensors(node) or (_varies(node) and output in node.users):
+    if not tensors_of(node) or (_varies(node) and output in node.users):
         return False
     return _varies(node) or any(map(_varies, node.all_input_nodes)) or _takes_out(node)
 
@@ -178,10 +174,10 @@ def _part(nodes: list[fx.Node], position: dict[fx.Node, int]) -> MaskedPart:
     inside = set(nodes)
     inputs = [*dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)]
     outputs = [node for node in nodes if not node.users.keys() <= inside]
-    tensors = [node for node in inputs if _tensors(node)]
+    tensors = [node for node in inputs if tensors_of(node)]
     if not outputs or max(map(position.__getitem__, inputs)) >= position[_first_reader(nodes, position)]:
         raise SizeMatters("what is computed in between reads some of it")
-    if not all(len(_tensors(node)) == 1 and isinstance(node.meta["val"], torch.Tensor) for node in (*tensors, *outputs)):
+    if not all(len(tensors_of(node)) == 1 and isinstance(node.meta["val"], torch.Tensor) for node in (*tensors, *outputs)):
         raise SizeMatters("several results at once go in or out")
     if any(owner_of(node) not in inside for node in outputs):
         raise SizeMatters("a result shares memory with what is read")
@@ -203,11 +199,11 @@ def _with_one_symbol(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], output
     graph, copies, environment = fx.Graph(), dict[fx.Node, fx.Node](), ShapeEnv()
     with _disable_current_modes(), torch.no_grad(), FakeTensorMode(shape_env=environment) as mode:
         for node in inputs:
-            if _tensors(node):
+            if tensors_of(node):
                 copies[node] = graph.placeholder(f"x{len(copies)}")
                 copies[node].meta["val"] = _recorded(node, mode, len(copies))
         for node in inputs:
-            if not _tensors(node):
+            if not tensors_of(node):
                 copies[node] = _size(node, graph, copies)
         for node in nodes:
             arguments = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
@@ -235,7 +231,7 @@ def _size(node: fx.Node, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> fx.
     """A size that is computed outside, as one of an input; raises SizeMatters where none has it."""
     value = node.meta.get("val")
     for source, copy in copies.items():
-        tensors = _tensors(source)
+        tensors = tensors_of(source)
         axis = dim_of(tensors[0]) if tensors else None
         if isinstance(value, torch.SymInt) and axis is not None and str(tensors[0].shape[axis]) == str(value):
             size = graph.call_function(torch.ops.aten.sym_size.int, (copy, axis))

@@ -25,7 +25,7 @@ from mugraph.frontend.attention import WATCHED_ROWS
 from mugraph.frontend.constants import KNOWN_MASKS
 from mugraph.frontend.conversion import Signature, convert
 from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
-from mugraph.frontend.torch_casts import DTYPES, INTEGERS, rounds, tensor_of
+from mugraph.frontend.torch_casts import DTYPES, INTEGERS, rounds, tensor_of, tensors_of
 from mugraph.ir.cores import bytes_read, has_lookups
 from mugraph.ir.graph import Graph, Node
 from mugraph.ir.index_maps import Structure
@@ -48,7 +48,7 @@ class CallWork:
 
 def work_of_call(node: fx.Node) -> CallWork:
     """What a call costs when torch runs it alone; views, and parts of several results, cost nothing."""
-    return CallWork() if _is_free(node) else CallWork(bytes_of_call(node), _flops_of_call(node, _tensors(node)))
+    return CallWork() if _is_free(node) else CallWork(bytes_of_call(node), _flops_of_call(node, tensors_of(node)))
 
 
 def bytes_of_call(node: fx.Node) -> int:
@@ -63,16 +63,11 @@ def bytes_of_call(node: fx.Node) -> int:
 def _is_free(node: fx.Node) -> bool:
     """Whether a call gives no tensor of its own: views, and parts of several results."""
     view = getattr(node.target, "is_view", False) or _name(node) in _VIEWS
-    return view or node.target is operator.getitem or not _tensors(node)
+    return view or node.target is operator.getitem or not tensors_of(node)
 
 
 def _name(node: fx.Node) -> str | None:
     return getattr(getattr(node.target, "overloadpacket", None), "__name__", None)
-
-
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    value = node.meta.get("val")
-    return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]
 
 
 def work_of_program(program: Graph, tensors: Iterable[fx.Node]) -> CallWork:
@@ -90,7 +85,7 @@ def share(taken: Iterable[int], rest: Iterable[int]) -> float:
 
 def _flops_of_call(node: fx.Node, given: list[torch.Tensor]) -> int:
     """Operations of a call; 0 where none are on floats, and where sizes vary."""
-    operands = [tensor for source in node.all_input_nodes for tensor in _tensors(source)]
+    operands = [tensor for source in node.all_input_nodes for tensor in tensors_of(source)]
     if not all(tensor.dtype.is_floating_point for tensor in given) or not all(map(is_static, (*operands, *given))):
         return 0
     if len(given) == 1 and len(operands) == len(node.all_input_nodes):

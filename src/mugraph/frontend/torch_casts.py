@@ -56,6 +56,12 @@ def tensor_of(node: fx.Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    """The tensors without data that a node gives, alone or side by side."""
+    value = node.meta.get("val")
+    return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]
+
+
 def widened(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that PyTorch's operators take: numbers of fp8, which few of them do, in fp32."""
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
@@ -66,9 +72,7 @@ def computes_stored(node: fx.Node) -> DType | None:
 
     Whole numbers of 8 bits are counted modulo 256, those of fp8 are rounded to it. None for other calls.
     """
-    given = node.meta.get("val")
-    parts = [part for part in (given if isinstance(given, (tuple, list)) else [given]) if isinstance(part, torch.Tensor)]
-    stored = {part.dtype for part in parts if part.dtype in DTYPES and DTYPES[part.dtype].is_stored}
+    stored = {part.dtype for part in tensors_of(node) if part.dtype in DTYPES and DTYPES[part.dtype].is_stored}
     if not stored:
         return None
     moved = getattr(node.target, "is_view", False) or name_of(node) in _KEEPING | _OF_BITS

@@ -46,7 +46,7 @@ def kept_object(path: Path, build: Build) -> bytes:
         return _built(path, build)
     except (OSError, StorageError) as error:
         with _ONE_AT_A_TIME:  # or threads that compile beside each other have one each
-            elsewhere = Path(_substitute(path.parent, str(error)).name, path.name)
+            elsewhere = Path(substitute_directory(path.parent, str(error)).name, path.name)
         found = _read(elsewhere)
         return _built(elsewhere, build) if found is None else found
 
@@ -94,7 +94,7 @@ def _digest(name: str, content: bytes) -> bytes:
 
 
 @cache
-def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
+def substitute_directory(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
     """The folder that stands in for a cache until the process ends; it is announced once."""
     folder = scratch_directory("mugraph-objects-")
     atexit.register(folder.cleanup)

@@ -7,7 +7,6 @@ has its hash with it: a group of which one file is missing, damaged or elsewhere
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import importlib.util
@@ -17,7 +16,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -29,6 +27,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from mugraph.errors import CompilationFailed, ExceedsMemory, StorageError, TargetUnavailable
+from mugraph.host.objects import substitute_directory
 from mugraph.ir.dtypes import DType
 from mugraph.support.private_directories import make_private
 from mugraph.support.scratch import scratch_directory
@@ -271,19 +270,11 @@ def kept_by_hash() -> Iterator[None]:
     try:
         make_private(directory)
     except (OSError, StorageError) as error:
-        directory = Path(_substitute(directory, str(error)).name)
+        directory = Path(substitute_directory(directory, str(error)).name)
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(directory)
         triton.knobs.cache.manager_class = _manager()
         yield
-
-
-@cache
-def _substitute(directory: Path, why: str) -> tempfile.TemporaryDirectory[str]:
-    folder = scratch_directory("mugraph-objects-")
-    atexit.register(folder.cleanup)
-    _log.warning("cannot use the cache %s (%s); compiling into %s", directory, why, folder.name)
-    return folder
 
 
 @cache
