@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from lower.graphs import attention, normalised_scores, rms_norm_linear
+from lower.test_tensor_maps import product
 from mugraph.devices import Engines
 from mugraph.errors import InvalidGraph
 from mugraph.ir import DType, Graph
-from mugraph.lower import cooperative, lower
+from mugraph.lower import construct, cooperative, lower
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.check import check
 from mugraph.lower.tile_form import Kernel, Matmul, Memory, Panels, Statement, Swizzle, Tile
+from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.lower.warp_groups import PLACE_BYTES, group_tiles, tiles_of, uses_warp_groups
 
 GROUPS = Engines(warp_group_rows=1)
@@ -78,8 +80,8 @@ def test_a_slot_begins_where_a_matrix_may_and_the_right_factor_comes_first() -> 
     kernel = kernel_of(attention(queries=64, keys=128, width=64, loop=2, dtype=DType.FP16))
     assert kernel.ring is not None
     assert kernel.buffer("ring").offset % PLACE_BYTES == kernel.ring.slot * 2 % PLACE_BYTES == 0
-    for product in products(kernel):
-        panels = panels_of(product)
+    for each in products(kernel):
+        panels = panels_of(each)
         assert panels.right is not None
         assert panels.right.start.constant == 0
 
@@ -106,6 +108,50 @@ def test_a_ring_that_others_read_keeps_its_rows() -> None:
 
 def test_without_the_unit_nothing_changes() -> None:
     assert kernel_of(linear(), Engines()) == kernel_of(linear(), Engines(warp_group_rows=65))
+
+
+BOXES = Engines(warp_group_rows=64, tensor_maps=True)
+
+
+@pytest.mark.parametrize(
+    ("graph", "lag"),
+    [
+        (product(64, 512, 256, grid=2, loop=4), 1),
+        (product(64, 512, 256, (False, True), grid=2, loop=4), 1),
+        (product(64, 512, 256, (True, False), grid=2, loop=4), 0),
+        (product(96, 512, 128, grid=2, loop=4), 0),
+        (rms_norm_linear(rows=64, inner=512, columns=256, grid=2, loop=4, dtype=DType.BF16), 0),
+        (attention(queries=64, keys=512, width=64, loop=4, dtype=DType.FP16), 0),
+    ],
+    ids=["rows along k", "of both", "rows along m", "part of a group", "computed", "one of two products"],
+)
+def test_a_ring_lags_where_units_read_whole_groups_of_left_rows_in_it(graph: Graph, lag: int) -> None:
+    kernel = kernel_of(graph, BOXES)
+    check(kernel)
+    assert kernel.ring is not None
+    assert kernel.ring.lag == lag
+    assert parse_kernel(format_kernel(kernel)) == kernel
+
+
+def test_a_ring_lags_with_one_slot_more_where_there_is_room_and_with_three_at_least() -> None:
+    graph = construct(product(64, 1024, 256, grid=2, loop=2))
+    rings = [kernel_of(graph, BOXES, size).ring for size in (200_000, 100_000)]
+    assert [(ring.stages, ring.lag) for ring in rings if ring is not None] == [(4, 1), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("graph", "lag"),
+    [
+        (rms_norm_linear(rows=64, inner=512, columns=128, grid=2, loop=4, dtype=DType.BF16), 1),
+        (product(64, 512, 128, grid=2, loop=4), 2),
+    ],
+    ids=["left factors in registers", "two panels"],
+)
+def test_the_checker_refuses_a_ring_that_lags_behind_products_that_are_waited_for(graph: Graph, lag: int) -> None:
+    kernel = kernel_of(graph, BOXES)
+    assert kernel.ring is not None
+    with pytest.raises(InvalidGraph, match="do not fit the slots"):
+        check(replace(kernel, ring=replace(kernel.ring, lag=lag)))
 
 
 def with_panels(kernel: Kernel, change: Callable[[Panels], Panels]) -> Kernel:

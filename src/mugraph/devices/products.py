@@ -37,6 +37,8 @@ _COUNTS = (1, 2, 4, 8, 16)
 SPLITS = tuple((down, across) for down in _COUNTS for across in _COUNTS if down * across <= _MOST_TILES)
 """Tiles of the target that a warp may take together: so many below and beside each other."""
 _DOWN, _ACROSS = np.array(SPLITS, float).T
+_AFTER_ALL = 2.0 * _MOST_TILES
+"""More than a round of instructions takes."""
 
 
 class Product(NamedTuple):
@@ -69,12 +71,14 @@ def in_matrix_units(product: Product) -> Truths:
 def warp_tasks(product: Product, warps: Sizes) -> tuple[npt.NDArray[np.intp], Sizes]:
     """For the split of the target that keeps matrix units busiest, its place in `SPLITS`, and the tasks of the whole product.
 
-    It has fewest rounds of instructions, then fewest loads.
+    It has one task for each warp at most where some split has, as sums of products that stream must; then fewest rounds of
+    instructions, then fewest loads.
     """
     matrices, rows, columns = (np.asarray(size)[..., None] for size in product[:3])
     sizes = product._replace(matrices=matrices, rows=rows, columns=columns)
     rounds = np.ceil(_tasks(sizes, _DOWN, _ACROSS) / np.asarray(warps)[..., None])
-    best = np.argmin(rounds * (_DOWN * _ACROSS + 0.5 * (_DOWN + _ACROSS)), axis=-1)
+    turns = rounds * (_DOWN * _ACROSS + 0.5 * (_DOWN + _ACROSS))
+    best = np.argmin(np.where(rounds > 1, _AFTER_ALL + turns, turns), axis=-1)
     return best, _tasks(product, _DOWN[best], _ACROSS[best])
 
 

@@ -41,7 +41,7 @@ from mugraph.lower.tile_form import (
     reads_target,
 )
 from mugraph.lower.tiles import same_elements
-from mugraph.lower.warp_groups import PLACE_BYTES, ROW_COUNT, SWIZZLES, blocked, columns_first, group_tiles
+from mugraph.lower.warp_groups import PLACE_BYTES, ROW_COUNT, SWIZZLES, blocked, columns_first, group_tiles, left_in_slot
 
 
 def check(kernel: Kernel) -> None:
@@ -254,7 +254,8 @@ def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
         used.append(range(place.start.constant, last + 1))
     used.sort(key=lambda part: part.start)
     apart = len(used) < 2 or used[0].stop <= used[1].start
-    return kernel.ring.stages > 1 and apart and all(part.stop <= kernel.ring.slot for part in used)
+    lag = kernel.ring.lag == 0 or (kernel.ring.lag == 1 and left_in_slot(product))
+    return kernel.ring.ahead > 0 and lag and apart and all(part.stop <= kernel.ring.slot for part in used)
 
 
 def _is_panel(place: Tile, shape: Shape, in_blocks: bool) -> bool:

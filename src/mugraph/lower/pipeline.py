@@ -24,11 +24,14 @@ from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
 from mugraph.lower.tensor_maps import tensor_maps, with_boxes
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Reduce, Statement
-from mugraph.lower.warp_groups import uses_warp_groups, with_warp_groups
+from mugraph.lower.warp_groups import sum_registers, uses_warp_groups, with_lag, with_warp_groups
 from mugraph.lower.widening import with_widened_factors
 
 _EARLY_BYTES = 1 << 15
 """Of shared memory, for what a kernel without a loop reads late."""
+
+_SHARED_SUMS = 5 << 12
+"""Registers of a block for sums, of 65,536, with which a second one runs beside it: 80 for each of 256 threads, of 128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +163,17 @@ def _streamed(kernel: Kernel, block: Block) -> Kernel:
     if not block.engines.tensor_maps or streamed.ring is None:
         return streamed
     rows = block.engines.warp_group_rows
-    plain = with_streams(kernel, block.shared_bytes, block.alone)
+    plain = with_streams(kernel, block.shared_bytes, _is_alone(kernel, block))
     grouped = with_warp_groups(plain, rows) if rows else plain
-    boxed = _staged(_placed(with_boxes(grouped), block.passes), block)
+    boxed = _placed(with_boxes(grouped), block.passes)
+    boxed = _staged(_placed(with_lag(boxed, _room(boxed, block), block.shared_bytes), block.passes), block)
     fits = bool(tensor_maps(boxed)) and boxed.shared_bytes <= block.shared_bytes and len(boxed.staged) >= len(streamed.staged)
     return boxed if fits and copy_slots(boxed) < copy_slots(streamed) else streamed
 
 
 def _without_boxes(kernel: Kernel, block: Block) -> Kernel:
     """The kernel with its ring, if it gets one: for warp groups, else for bulk copies, whose rows stay whole, else for warps."""
-    shared_bytes, passes, engines, alone = block.shared_bytes, block.passes, block.engines, block.alone
+    shared_bytes, passes, engines, alone = block.shared_bytes, block.passes, block.engines, _is_alone(kernel, block)
     if engines.warp_group_rows:
         grouped = _placed(with_warp_groups(with_streams(kernel, shared_bytes, alone), engines.warp_group_rows), passes)
         if uses_warp_groups(grouped) and grouped.shared_bytes <= shared_bytes:
@@ -185,11 +189,21 @@ def _without_boxes(kernel: Kernel, block: Block) -> Kernel:
 
 def _staged(kernel: Kernel, block: Block) -> Kernel:
     """The kernel, whose ring has its place, with what its loop reads beside products staged where there is room."""
-    taken = whole_bytes(kernel.shared_bytes)
-    beside = beside_another(block.shared_bytes)
-    room = block.shared_bytes if block.alone or taken > beside else beside
-    staged = _placed(with_staged_inputs(kernel, room - taken), block.passes)
+    room = _room(kernel, block) - whole_bytes(kernel.shared_bytes)
+    staged = _placed(with_staged_inputs(kernel, room), block.passes)
     return staged if staged.shared_bytes <= block.shared_bytes else kernel
+
+
+def _room(kernel: Kernel, block: Block) -> int:
+    """Bytes of shared memory that a block may take: half of them where it leaves room for a second one."""
+    beside = beside_another(block.shared_bytes)
+    shares = not _is_alone(kernel, block) and whole_bytes(kernel.shared_bytes) <= beside
+    return beside if shares else block.shared_bytes
+
+
+def _is_alone(kernel: Kernel, block: Block) -> bool:
+    """Whether a block has its multiprocessor to itself: there are no more blocks, or its sums leave a second one no registers."""
+    return block.alone or kernel.threads * sum_registers(kernel) > _SHARED_SUMS
 
 
 def _with_early_inputs(kernel: Kernel, block: Block) -> Kernel:
@@ -252,7 +266,9 @@ def _width(statement: Statement) -> int:
 
 def _resident(kernel: Kernel, block: Block) -> Kernel:
     """The kernel with the number of blocks that are to run beside each other on a multiprocessor."""
-    return replace(kernel, resident=1 if block.alone or kernel.shared_bytes > beside_another(block.shared_bytes) else 2)
+    return replace(
+        kernel, resident=1 if _is_alone(kernel, block) or kernel.shared_bytes > beside_another(block.shared_bytes) else 2
+    )
 
 
 _PLACING = (

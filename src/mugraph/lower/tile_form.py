@@ -327,14 +327,21 @@ def with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statemen
 class Ring:
     """The `stages` slots of `slot` elements in a shared buffer that panels pass through, in the order of their use.
 
-    The copies into one slot are issued while the `stages - 1` panels before it wait or are being used. With `bulk`, the
+    The copies into one slot are issued while the `ahead` panels before it wait or are being used. With `bulk`, the
     engine for bulk copies makes them, by rows or boxes, and behind the slots lies a barrier for each, which counts its bytes.
+    Products of the `lag` panels before the one in use may still read their slots (`warp_groups.py`).
     """
 
     buffer: str
     stages: int
     slot: int
     bulk: bool = False
+    lag: int = 0
+
+    @property
+    def ahead(self) -> int:
+        """Panels whose copies are issued before the first one is used."""
+        return self.stages - 1 - self.lag
 
     def bytes(self, dtype: DType) -> int:
         """Bytes of slots for elements of `dtype` and of their barriers."""

@@ -87,7 +87,8 @@ def _lines(kernel: Kernel) -> Iterator[str]:
     yield f"outputs {', '.join(kernel.outputs)}"
     if kernel.ring is not None:
         bulk = " bulk" if kernel.ring.bulk else ""
-        yield f"ring {kernel.ring.buffer} stages({kernel.ring.stages}) slot({kernel.ring.slot}){bulk}"
+        lag = f" lag({kernel.ring.lag})" if kernel.ring.lag else ""
+        yield f"ring {kernel.ring.buffer} stages({kernel.ring.stages}) slot({kernel.ring.slot}){bulk}{lag}"
     for staged in kernel.staged:
         yield f"staged {staged.buffer} = {_tile(staged.source)}"
     for load in kernel.loads:
@@ -271,9 +272,9 @@ class _Parser(Cursor):
         self.punctuation("=")
         return left
 
-    def _extent(self, word: str) -> int:
+    def _extent(self, word: str, default: int = 1) -> int:
         if not self.accept(word):
-            return 1
+            return default
         (size,) = self._listed_numbers()
         return size
 
@@ -298,7 +299,7 @@ class _Parser(Cursor):
     def _ring(self) -> Ring:
         buffer = self.expect("name", "a buffer").text
         stages, slot = self._extent("stages"), self._extent("slot")
-        return Ring(buffer, stages, slot, self.accept("bulk"))
+        return Ring(buffer, stages, slot, self.accept("bulk"), self._extent("lag", 0))
 
     def _tile(self) -> Tile:
         return self._window(self.expect("name", "a buffer").text)

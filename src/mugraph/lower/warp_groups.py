@@ -3,7 +3,8 @@
 The right factor passes through the ring in rows of 128, 64 or 32 bytes whose chunks are exchanged ("swizzled"), which is what
 the matrix unit wants for reading rows and columns alike without bank conflicts. Rows go along the dimension that is
 contiguous in device memory; rows that are longer are cut into blocks, one block after another. The left factor comes in
-registers, wherever it lies, so it may be computed, and have any number of rows.
+registers, wherever it lies, so it may be computed, and have any number of rows. Where it passes through the ring in such rows
+as well, the unit reads it there, and threads go on to the next panel while it multiplies: the ring lags behind by one panel.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _FEWEST = 16
 """Columns that make the shortest rows: several groups do not share fewer."""
 SIZES = (8, 16, 32, 64, 128)
 """Columns that a group multiplies at once: half as many registers of each thread hold sums."""
+_FEWEST_STAGES = 3
+"""Of a ring that lags: a slot that is read, one that is being filled, and one whose products may still run."""
 
 
 def with_warp_groups(kernel: Kernel, fewest_rows: int = 1) -> Kernel:
@@ -88,6 +91,48 @@ def tiles_of(kernel: Kernel, tile: Tile) -> WarpTiles:
     grouped = any(product.panels is not None and product.panels.grouped for product in products)
     found = group_tiles(tile.shape, kernel.threads) if grouped else None
     return found or warp_tiles(tile.shape, kernel.threads // WARP)
+
+
+def sum_registers(kernel: Kernel) -> int:
+    """Registers of a lane that sums take at most at once: those that are held, and those of one product beside them."""
+    products = (s for s in kernel.statements if isinstance(s, Matmul) and s.panels is not None and on_matrix_units(s))
+    splits = (tiles_of(kernel, product.target) for product in products if not _is_held(kernel, product.target))
+    return held_registers(kernel) + max((split.down * split.across * 4 for split in splits), default=0)
+
+
+def with_lag(kernel: Kernel, room: int, most: int) -> Kernel:
+    """The kernel with a ring whose products are not waited for before the next panel's are issued, if units read all panels.
+
+    It has one slot more where that is within `room` bytes of shared memory, and as many as it needs within `most`.
+    """
+    ring = kernel.ring
+    products = [s for s in kernel.statements if isinstance(s, Matmul) and s.panels is not None]
+    if ring is None or not all(map(left_in_slot, products)):
+        return kernel
+    buffer = kernel.buffer(ring.buffer)
+    beside = kernel.shared_bytes - buffer.bytes
+    for stages, limit in ((max(ring.stages + 1, _FEWEST_STAGES), room), (max(ring.stages, _FEWEST_STAGES), most)):
+        lagging = replace(ring, stages=stages, lag=1)
+        if beside + lagging.bytes(buffer.dtype) <= limit:
+            larger = replace(buffer, elements=lagging.bytes(buffer.dtype) // buffer.dtype.bytes)
+            return replace(kernel, ring=lagging, buffers=tuple(larger if each is buffer else each for each in kernel.buffers))
+    return kernel
+
+
+def left_in_slot(product: Matmul) -> bool:
+    """Whether groups read the left factor of a product where it lies in the ring: boxes of rows along k, whole groups of rows."""
+    panels = product.panels
+    if panels is None or not panels.grouped or not panels.boxed or panels.left is None:
+        return False
+    return columns_first(panels.left) and panels.left.shape[-2] % GROUP_ROWS == 0
+
+
+def runs_on(kernel: Kernel, product: Matmul) -> bool:
+    """Whether what an iteration multiplies may still run in the next one: nothing else in the loop touches the sum."""
+    if kernel.ring is None or not kernel.ring.lag or not left_in_slot(product):
+        return False
+    touching = [s for s in kernel.body if any(tile.buffer == product.target.buffer for tile in (s.target, *s.sources))]
+    return touching == [product] and product.accumulate and _is_held(kernel, product.target)
 
 
 def uses_warp_groups(kernel: Kernel) -> bool:

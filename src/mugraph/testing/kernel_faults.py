@@ -110,6 +110,7 @@ _REMOVED = (
     ("wait", r"cp_async_wait<\d+>\(\);", ""),
     ("wait", r"mbarrier_wait\([^;]*\);", ""),
     ("wait", r"wgmma_wait<\d+>\(\);", ""),
+    ("wait", r"wgmma_wait<1>", "wgmma_wait<2>"),
     ("fence", r"(?:proxy|wgmma)_fence\(\);", ""),
     ("count", r"mbarrier_arrive_expect\(count, (\d+)\)", r"mbarrier_arrive_expect(count, \1 - 16)"),
     ("mask", r"if \(m < \d+ && n < \d+\)", ""),

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +170,20 @@ extern "C" __global__ void __launch_bounds__(128) group_product(const @T *left, 
 }
 """
 
+_LEFT_IN_REGISTERS = _GROUP_PRODUCT[_GROUP_PRODUCT.index("    unsigned parts") : _GROUP_PRODUCT.index("    wgmma_registers(sum)")]
+_GROUP_PRODUCT_IN_SHARED = (
+    _GROUP_PRODUCT.replace(_LEFT_IN_REGISTERS, "")
+    .replace("const @T *left", "const unsigned *left")
+    .replace(
+        "    proxy_fence();",
+        "    for (int word = thread; word < @LEFT_WORDS; word += 128)\n"
+        "        store_words<1>(memory + @LEFT_START + 4 * word, {{left[word]}});\n    proxy_fence();",
+    )
+    .replace("    wgmma_registers(parts);\n", "")
+    .replace("parts[step]", "wgmma_matrix<128>(memory + @LEFT_START + 32 * step, 16, 1024)")
+)
+"""The same where the left factor lies in shared memory as well, `left` being its image: rows of 128 bytes along k."""
+
 
 @dataclass(frozen=True, slots=True)
 class SharedMatrix:
@@ -183,6 +197,15 @@ class SharedMatrix:
     def shape(self) -> LaunchShape:
         return LaunchShape((1,), threads=128, shared_bytes=GROUP_DEPTH * self.columns * 2)
 
+    @property
+    def shape_beside_left(self) -> LaunchShape:
+        """With room for a left factor behind the matrix, from a multiple of 1024 bytes on."""
+        return replace(self.shape, shared_bytes=self.left_start + GROUP_ROWS * GROUP_DEPTH * 2)
+
+    @property
+    def left_start(self) -> int:
+        return -(-self.shape.shared_bytes // 1024) * 1024
+
     def image(self, matrix: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
         """The matrix as it lies in shared memory: row by row of blocks of rows, chunks of 8 elements exchanged in each row."""
         wide = self.swizzle // 2
@@ -193,7 +216,14 @@ class SharedMatrix:
         return np.take_along_axis(blocks, chunks[:, :, None], 1).ravel()
 
     def kernel(self, element: str) -> str:
-        """The text of `group_product` for this matrix."""
+        """The text of `group_product` for this matrix, the left factor in registers."""
+        return self._filled(_GROUP_PRODUCT, element)
+
+    def kernel_beside_left(self, element: str) -> str:
+        """The same with the left factor in shared memory."""
+        return self._filled(_GROUP_PRODUCT_IN_SHARED, element)
+
+    def _filled(self, template: str, element: str) -> str:
         block = (GROUP_DEPTH if self.columns_first else self.columns) * self.swizzle
         along = f"32 * step / {self.swizzle} * {block} + 32 * step % {self.swizzle}"
         values = {
@@ -205,8 +235,14 @@ class SharedMatrix:
             "AT": f"16 * {self.swizzle} * step" if self.columns_first else along,
             "LEADING": block if self.columns_first else 16,
             "STRIDE": 8 * self.swizzle,
+            "LEFT_START": self.left_start,
+            "LEFT_WORDS": GROUP_ROWS * GROUP_DEPTH // 2,
         }
-        return _filled(_GROUP_PRODUCT, values)
+        return _filled(template, values)
+
+
+LEFT_MATRIX = SharedMatrix(GROUP_ROWS, False, 128)
+"""How the left factor of `kernel_beside_left` lies: as a right one of as many columns, transposed."""
 
 
 SHARED_MATRICES = (

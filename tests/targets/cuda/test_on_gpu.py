@@ -24,6 +24,7 @@ from targets.cuda.kernels import (
     DEPTH,
     GROUP_DEPTH,
     GROUP_ROWS,
+    LEFT_MATRIX,
     MATMUL_SHAPE,
     ROW_COUNT,
     ROW_ELEMENTS,
@@ -147,6 +148,24 @@ def test_warp_groups_find_matrices_where_the_emulator_does(matrix: SharedMatrix,
     on_gpu, result = left.cuda(), torch.full((GROUP_ROWS, matrix.columns), float("nan"), device="cuda")
     launch = load(matrix.kernel(element), "group_product", matrix.shape)
     launch(*(tensor.data_ptr() for tensor in (on_gpu, image, result)))
+    torch.testing.assert_close(result.cpu(), left.float() @ right.float(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9, reason="wgmma is an instruction of sm_90 alone"
+)
+@pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])
+@pytest.mark.parametrize("matrix", SHARED_MATRICES, ids=str)
+def test_warp_groups_find_left_factors_where_the_emulator_does(matrix: SharedMatrix, element: str) -> None:
+    left, right = torch.randn(GROUP_ROWS, GROUP_DEPTH), torch.randn(GROUP_DEPTH, matrix.columns)
+    left, right = left.to(ELEMENTS[element]), right.to(ELEMENTS[element])
+    images = [
+        torch.from_numpy(place.image(factor.contiguous().view(torch.uint16).numpy())).cuda()
+        for place, factor in ((LEFT_MATRIX, left.T), (matrix, right))
+    ]
+    result = torch.full((GROUP_ROWS, matrix.columns), float("nan"), device="cuda")
+    launch = load(matrix.kernel_beside_left(element), "group_product", matrix.shape_beside_left)
+    launch(*(tensor.data_ptr() for tensor in (*images, result)))
     torch.testing.assert_close(result.cpu(), left.float() @ right.float(), rtol=1e-4, atol=1e-3)
 
 

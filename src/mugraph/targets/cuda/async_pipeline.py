@@ -1,7 +1,8 @@
 """The ring of panels: which asynchronous copies each step of the kernel's products issues, and the wait for a panel.
 
 Panels are numbered in the order of their use. Before panel t is used, its copies are waited for, all threads meet, and the
-copies of panel t + stages - 1 are issued into the slot that panel t - 1 has left.
+copies of panel t + stages - 1 are issued into the slot that panel t - 1 has left. In a ring that lags by one, products of panel
+t - 1 may still run then, and panel t + stages - 2 takes the slot of panel t - 2.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ def _write_thread_ring(text: KernelText) -> None:
         text.line("cp_async_commit();")
     _declare_slot(text)
     with text.block("const auto next_panel = [&]()", end=";"):
-        text.line(f"cp_async_wait<{ring.stages - 2}>();")
+        text.line(f"cp_async_wait<{ring.ahead - 1}>();")
         if uses_warp_groups(text.kernel):
             text.line("proxy_fence();")
         text.line("__syncthreads();")
-        text.line(f"fetch(used + {ring.stages - 1});")
+        text.line(f"fetch(used + {ring.ahead});")
         text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
-    text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
+    text.line(f"for (int panel = 0; panel < {ring.ahead}; ++panel)")
     text.line("    fetch(panel);")
 
 
@@ -99,7 +100,7 @@ def write_arrival(text: KernelText) -> None:
     kernel = text.kernel
     if not kernel.staged or kernel.ring is None:
         return
-    text.line(f"cp_async_wait<{kernel.ring.stages - 1}>();")
+    text.line(f"cp_async_wait<{kernel.ring.ahead}>();")
     if not _meet_before_staged(kernel):
         text.line("__syncthreads();")
 
@@ -162,12 +163,12 @@ def _write_bulk_ring(text: KernelText) -> None:
     _declare_slot(text)
     with text.block("const auto next_panel = [&]()", end=";"):
         if staged:
-            text.line(f"cp_async_wait<{ring.stages - 2}>();")
+            text.line(f"cp_async_wait<{ring.ahead - 1}>();")
         text.line("__syncthreads();")
         text.line(_ISSUER)
-        text.line(f"    fetch(used + {ring.stages - 1});")
+        text.line(f"    fetch(used + {ring.ahead});")
         if staged:
-            text.line(f"stage(used + {ring.stages - 1});")
+            text.line(f"stage(used + {ring.ahead});")
             text.line("cp_async_commit();")
         text.line(f"mbarrier_wait(arrived + used % {ring.stages}, used / {ring.stages} % 2);")
         text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
@@ -175,10 +176,10 @@ def _write_bulk_ring(text: KernelText) -> None:
         text.line(f"for (int stage = 0; stage < {ring.stages}; ++stage)")
         text.line("    mbarrier_init(arrived + stage, 1);")
         text.line("proxy_fence();")
-        text.line(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)")
+        text.line(f"for (int panel = 0; panel < {ring.ahead}; ++panel)")
         text.line("    fetch(panel);")
     if staged:
-        with text.block(f"for (int panel = 0; panel < {ring.stages - 1}; ++panel)"):
+        with text.block(f"for (int panel = 0; panel < {ring.ahead}; ++panel)"):
             text.line("stage(panel);")
             text.line("cp_async_commit();")
 

@@ -15,7 +15,7 @@ from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import PAIR, WarpTiles, comes_by_ldmatrix, warp_tiles
 from mugraph.lower.tile_form import Matmul, Memory, Panels, Tile
 from mugraph.lower.tiles import run_along
-from mugraph.lower.warp_groups import ROW_COUNT, columns_first, group_tiles
+from mugraph.lower.warp_groups import GROUP, ROW_COUNT, columns_first, group_tiles, left_in_slot, runs_on
 from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.cuda.matrices import (
     FRAGMENT_PLACE,
@@ -36,6 +36,8 @@ _FRAGMENT_REGISTERS = 48
 """Registers of a thread for fragments of factors that lie where their loads take long."""
 _GROUP_DEPTH = 64
 """Most values of k whose part of the left factor a group holds in registers at once."""
+_SLOT_PRODUCTS = 8
+"""Products of a panel whose places a group knows when it is compiled."""
 
 
 def write_matrix_product(text: KernelText, product: Matmul) -> None:
@@ -47,6 +49,19 @@ def write_matrix_product(text: KernelText, product: Matmul) -> None:
         work.write_streamed(product.panels)
     else:
         work.write_in_place()
+
+
+def write_last_wait(text: KernelText) -> None:
+    """Wait for the products of the loop's last panel, where an iteration leaves them to the next one."""
+    for product in text.kernel.body:
+        if isinstance(product, Matmul) and runs_on(text.kernel, product):
+            _write_wait(text, product.target.buffer, 0)
+
+
+def _write_wait(text: KernelText, sum_: str, pending: int) -> None:
+    """Wait until all products of groups but those of the `pending` newest panels are done."""
+    text.line(f"wgmma_wait<{pending}>();")
+    text.line(f"wgmma_registers({sum_}[0]);")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +109,9 @@ class _Work:
                 factors["b"] = _matrix(right) if panels.right_in_blocks and panels.right else right
             write_batch_offsets(text, factors, panel_offsets(product, panels))
             with text.block(f"if (warp < {self.split.busy})" if active else ""):
-                if panels.grouped:
+                if left_in_slot(product):
+                    self.multiply_in_slot(sum_, left, right, panels.depth)
+                elif panels.grouped:
                     self.multiply_together(sum_, left, right, panels.depth)
                 else:
                     text.line("#pragma unroll")
@@ -106,6 +123,8 @@ class _Work:
             if alternating:
                 write_each_fragment(text, self.split)
                 text.line(f"    {sum_}[i][j][h] += other[i][j][h];")
+            if left_in_slot(product) and text.kernel.ring.lag and not runs_on(text.kernel, product):
+                _write_wait(text, sum_, 0)
             self.finish(sum_)
 
     @property
@@ -156,12 +175,7 @@ class _Work:
 
     def multiply_together(self, sum_: str, left: Tile, right: Tile, depth: int) -> None:
         """Add the products of a panel as a group of warps, and wait for them: the slot may be filled again."""
-        text, wide, along = self.text, row_elements(right), columns_first(right)
-        row_bytes, block = wide * self.product.dtype.bytes, right.strides[0]
-        if along:
-            corner, leading = f"n0 / {wide} * {block} + k * {wide}", block * self.product.dtype.bytes
-        else:
-            corner, leading = f"k / {wide} * {block} + n0 * {wide} + k % {wide}", 0
+        text = self.text
         together = math.gcd(depth, _GROUP_DEPTH)
         each = f"for (int k = first, step = 0; step < {together // DEPTH}; k += {DEPTH}, ++step)"
         with text.block(f"for (int first = 0; first < {depth}; first += {together})"):
@@ -174,12 +188,39 @@ class _Work:
             text.line("wgmma_fence();")
             text.line("#pragma unroll")
             with text.block(each):
-                matrix = f"wgmma_matrix<{row_bytes}>(b_panel + {corner}, {leading}, {ROW_COUNT * row_bytes})"
-                arguments = f"{self.product.dtype}_t, {self.split.across * COLUMNS}, {str(along).lower()}"
-                text.line(f"wgmma_m64k16<{arguments}>({sum_}[0], left[step], {matrix});")
+                text.line(f"{self.group_product(right)}({sum_}[0], left[step], {self.shared_matrix('b_panel', 'n0', right)});")
             text.line("wgmma_commit();")
-            text.line("wgmma_wait<0>();")
-            text.line(f"wgmma_registers({sum_}[0]);")
+            _write_wait(text, sum_, 0)
+
+    def multiply_in_slot(self, sum_: str, left: Tile, right: Tile, depth: int) -> None:
+        """Add the products of a panel as a group of warps that reads both factors in the slot.
+
+        Where the ring lags, those of the panel before are waited for alone.
+        """
+        text = self.text
+        assert text.kernel.ring is not None
+        text.line(f"wgmma_registers({sum_}[0]);")
+        text.line("wgmma_fence();")
+        text.line(f"#pragma unroll {_SLOT_PRODUCTS}")
+        with text.block(f"for (int k = 0; k < {depth}; k += {DEPTH})"):
+            rows = self.shared_matrix("a_panel", f"(m0 - warp % {GROUP} * {ROWS})", left, along_k=True)
+            text.line(f"{self.group_product(right)}({sum_}[0], {rows}, {self.shared_matrix('b_panel', 'n0', right)});")
+        text.line("wgmma_commit();")
+        _write_wait(text, sum_, text.kernel.ring.lag)
+
+    def group_product(self, right: Tile) -> str:
+        """The function that a group multiplies 16 values of k by."""
+        return f"wgmma_m64k16<{self.product.dtype}_t, {self.split.across * COLUMNS}, {str(columns_first(right)).lower()}>"
+
+    def shared_matrix(self, pointer: str, first: str, place: Tile, along_k: bool = False) -> str:
+        """Where 16 values of k lie of the rows of a left factor (`along_k`), or the columns of a right one, from `first` on."""
+        wide, block = row_elements(place), place.strides[0]
+        row_bytes, leading = wide * self.product.dtype.bytes, 0
+        if along_k or not columns_first(place):
+            corner = f"k / {wide} * {block} + {first} * {wide} + k % {wide}"
+        else:
+            corner, leading = f"{first} / {wide} * {block} + k * {wide}", block * self.product.dtype.bytes
+        return f"wgmma_matrix<{row_bytes}>({pointer} + {corner}, {leading}, {ROW_COUNT * row_bytes})"
 
     def load_left(self, tile: Tile, pointer: str, first: str, into: str) -> None:
         """A fragment of 16 rows from `first` on."""

@@ -115,17 +115,21 @@ INLINE bool elected();
      - rows along k (columns_first false): row n holds values of k; rows 8 i to 8 i + 7 begin at i * `stride`; `start` is that of
        the 16 values of k in row 0, and `leading` does not matter;
      - rows along n (columns_first true): row k holds values of n; rows 8 to 15 begin at `stride`, and the values of n beyond
-       those of a row in other rows, that begin at `leading`. */
+       those of a row in other rows, that begin at `leading`.
+   A left factor [64, 16] lies as a right one with rows along k, row m holding values of k. */
 struct matrix_t { unsigned long long bits; };
 template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride);
 
-/* Group: sum += left @ right, [64, 16] @ [16, N], T as above, N = 8, 16, 32, 64, 128, warp i of the group holding rows 16 i to
+/* Group, all of whose threads name the same matrices: sum += left @ right, [64, 16] @ [16, N], T as above, N = 8, 16, 32, 64, 128, warp i of the group holding rows 16 i to
    16 i + 15 of left and sum as in mma_m16n8k16, sum[j] being columns 8 j to 8 j + 7. It runs beside the threads: until a wait,
    `sum` and `left` may not be touched, nor the matrix be written. wgmma_fence stands before the first product and wherever
    the registers of products have been touched since. A commit closes the group of products since the last one, a wait
-   returns once all but the PENDING newest groups are done. What threads wrote into the matrix must be behind a proxy_fence(). */
+   returns once all but the PENDING newest groups are done. What threads wrote into the matrix must be behind a proxy_fence().
+   The left factor lies in registers or in shared memory, where the same is true of it as of the right one. */
 template <class T, int N, bool columns_first>
 INLINE void wgmma_m64k16(float (&sum)[N / 8][4], const unsigned (&left)[4], matrix_t right);
+template <class T, int N, bool columns_first>
+INLINE void wgmma_m64k16(float (&sum)[N / 8][4], matrix_t left, matrix_t right);
 INLINE void wgmma_fence();
 /* Names registers of products, N fragments, to a compiler that does not know when these are read and written: it moves no use of
    them across. Stands between other uses and the fence, and behind the wait. R: float, unsigned. */

@@ -17,6 +17,7 @@ enum class Kind : std::int32_t {
     unfenced,        /* given to an asynchronous unit without a fence after it was written */
     registers,       /* registers given to an asynchronous unit with no fence since they could be touched */
     unfinished,      /* an asynchronous copy that nobody has waited for when its block ends */
+    disagreement,    /* threads of a group that name different matrices */
 };
 
 /* Where: shared memory, the kernel's operand of that number, or nowhere known. */

@@ -20,6 +20,7 @@ class Fault(Enum):
     UNFENCED = "gives an asynchronous unit what {other} wrote with no proxy fence behind it"
     REGISTERS = "gives registers to an asynchronous unit with no fence before"
     UNFINISHED = "is still being copied when the block ends"
+    DISAGREEMENT = "names another matrix than the first thread of its group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Finding:
             return f"{self.kernel}: {self.place} {self.fault.value} at byte {self.offset} ({self.count} elements in all)"
         who = f"{self.kernel}{line}: thread {self.thread} of block {self.block}, after {self.barriers} barriers,"
         what = self.fault.value.format(other="nobody" if self.other is None else f"thread {self.other}")
-        if self.fault in (Fault.DIVERGENCE, Fault.REGISTERS):
+        if self.fault in (Fault.DIVERGENCE, Fault.REGISTERS, Fault.DISAGREEMENT):
             return f"{who} {what}"
         repeated = "" if self.count == 1 else f" ({self.count} times)"
         return f"{who} at byte {self.offset} of {self.place} ({self.bytes} bytes) {what}{repeated}"

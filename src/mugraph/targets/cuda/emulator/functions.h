@@ -104,11 +104,17 @@ template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leadi
 }
 template <class T> constexpr bool is_bf16 = false;
 template <> constexpr bool is_bf16<bf16_t> = true;
+constexpr bool is_wgmma_size(int columns) { return columns >= 8 && columns <= 128 && (columns & (columns - 1)) == 0; }
 template <class T, int N, bool columns_first>
 INLINE void wgmma_m64k16(float (&sum)[N / 8][4], const unsigned (&left)[4], matrix_t right)
 {
-    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128, "products have 8, 16, 32, 64 or 128 columns");
-    emulated_wgmma(sum[0], N, left, right.bits, columns_first, is_bf16<T>);
+    static_assert(is_wgmma_size(N), "products have 8, 16, 32, 64 or 128 columns");
+    emulated_wgmma(sum[0], N, left, 0, right.bits, columns_first, is_bf16<T>);
+}
+template <class T, int N, bool columns_first> INLINE void wgmma_m64k16(float (&sum)[N / 8][4], matrix_t left, matrix_t right)
+{
+    static_assert(is_wgmma_size(N), "products have 8, 16, 32, 64 or 128 columns");
+    emulated_wgmma(sum[0], N, nullptr, left.bits, right.bits, columns_first, is_bf16<T>);
 }
 template <int N, class R> INLINE void wgmma_registers(R (&)[N][4]) {}
 INLINE void wgmma_fence() { emulated_wgmma_fence(); }

@@ -24,8 +24,8 @@ using Pointers = std::array<void *, kGroup>;
 /* What each thread brings: registers of its own, and what is the same for all. */
 struct Operands {
     float *sum;
-    const unsigned *left;
-    std::uint64_t matrix;
+    const unsigned *left; /* null where `left_matrix` says where the left factor lies */
+    std::uint64_t left_matrix, matrix;
     int columns;
     bool columns_first, is_bf16;
     const void *site;
@@ -46,15 +46,14 @@ struct Group {
 Group groups[kMaxThreads / kGroup];
 std::uint32_t last_product;
 
-/* Where element (k, n) of a right factor lies, as the bits of its descriptor say. */
-const unsigned char *element_at(const Operands &product, int k, int n)
+/* Where element (k, n) of a right factor lies, or (k, m) of a left one, as the bits of its descriptor say. */
+const unsigned char *element_at(std::uint64_t bits, bool columns_first, int k, int n)
 {
-    const std::uint64_t bits = product.matrix;
     const auto field = [&](int first) { return static_cast<std::uint32_t>(bits >> first & 0x3fff) << 4; };
     const std::uint32_t start = field(0), leading = field(16), stride = field(32);
     const std::uint32_t swizzle = 256u >> (bits >> 62), chunks = swizzle / kChunk;
     std::uint32_t address = start;
-    if (product.columns_first) {
+    if (columns_first) {
         const int wide = static_cast<int>(swizzle / 2);
         address += n / wide * leading + n % wide * 2 + k / 8 * stride + k % 8 * swizzle;
     } else {
@@ -63,12 +62,20 @@ const unsigned char *element_at(const Operands &product, int k, int n)
     return shared_memory() + (address ^ (address >> 7 & (chunks - 1)) << 4);
 }
 
+template <class Visit> void for_each_chunk(std::uint64_t bits, bool columns_first, int columns, Visit visit)
+{
+    const int depth = columns_first ? 1 : 8, across = columns_first ? 8 : 1;
+    for (int k = 0; k < kDepth; k += depth)
+        for (int n = 0; n < columns; n += across)
+            visit(element_at(bits, columns_first, k, n));
+}
+
+/* Those of the factors that lie in shared memory. */
 template <class Visit> void for_each_chunk(const Operands &product, Visit visit)
 {
-    const int depth = product.columns_first ? 1 : 8, across = product.columns_first ? 8 : 1;
-    for (int k = 0; k < kDepth; k += depth)
-        for (int n = 0; n < product.columns; n += across)
-            visit(element_at(product, k, n));
+    for_each_chunk(product.matrix, product.columns_first, product.columns, visit);
+    if (product.left == nullptr)
+        for_each_chunk(product.left_matrix, false, kRows, visit);
 }
 
 float widened(unsigned bits, bool is_bf16)
@@ -81,18 +88,22 @@ float widened(unsigned bits, bool is_bf16)
     return value;
 }
 
-/* Products of 16-bit numbers are exact in fp32; sums are rounded once for each of the 16 terms. */
-void multiply(Group &group, const Product &product)
+float element(std::uint64_t bits, bool columns_first, int k, int n, bool is_bf16)
+{
+    std::uint16_t read;
+    std::memcpy(&read, element_at(bits, columns_first, k, n), sizeof read);
+    return widened(read, is_bf16);
+}
+
+void read_left(const Product &product, float (&left)[kRows][kDepth])
 {
     const Operands &common = product.common;
-    std::vector<float> right(kDepth * common.columns);
-    for (int k = 0; k < kDepth; ++k)
-        for (int n = 0; n < common.columns; ++n) {
-            std::uint16_t bits;
-            std::memcpy(&bits, element_at(common, k, n), sizeof bits);
-            right[k * common.columns + n] = widened(bits, common.is_bf16);
-        }
-    float left[kRows][kDepth];
+    if (common.left == nullptr) {
+        for (int row = 0; row < kRows; ++row)
+            for (int k = 0; k < kDepth; ++k)
+                left[row][k] = element(common.left_matrix, false, k, row, common.is_bf16);
+        return;
+    }
     for (int each = 0; each < kGroup; ++each)
         for (int word = 0; word < kLeftWords; ++word)
             for (int half = 0; half < 2; ++half) {
@@ -101,6 +112,18 @@ void multiply(Group &group, const Product &product)
                 const unsigned bits = static_cast<const unsigned *>(product.left[each])[word];
                 left[row][k] = widened(bits >> 16 * half & 0xffff, common.is_bf16);
             }
+}
+
+/* Products of 16-bit numbers are exact in fp32; sums are rounded once for each of the 16 terms. */
+void multiply(Group &group, const Product &product)
+{
+    const Operands &common = product.common;
+    std::vector<float> right(kDepth * common.columns);
+    for (int k = 0; k < kDepth; ++k)
+        for (int n = 0; n < common.columns; ++n)
+            right[k * common.columns + n] = element(common.matrix, common.columns_first, k, n, common.is_bf16);
+    float left[kRows][kDepth];
+    read_left(product, left);
     for (int each = 0; each < kGroup; ++each) {
         std::vector<float> &sums = group.held[product.sums[each]];
         for (int number = 0; number < common.columns / 2; ++number) {
@@ -122,6 +145,8 @@ void issue(void *const *threads)
         report(Kind::registers, nullptr, 0, kNowhere, -1, product.common.site);
     for (int each = 0; each < kGroup; ++each) {
         const auto &operands = *static_cast<const Operands *>(threads[each]);
+        if (operands.matrix != product.common.matrix || operands.left_matrix != product.common.left_matrix)
+            report(Kind::disagreement, nullptr, 0, kNowhere, -1, operands.site);
         product.sums[each] = operands.sum;
         product.left[each] = const_cast<unsigned *>(operands.left);
         const std::size_t count = product.common.columns / 2;
@@ -194,9 +219,11 @@ using namespace emulation;
 
 extern "C" {
 
-void emulated_wgmma(float *sum, int columns, const unsigned *left, unsigned long long matrix, bool columns_first, bool is_bf16)
+void emulated_wgmma(
+    float *sum, int columns, const unsigned *left, unsigned long long left_matrix, unsigned long long matrix, bool columns_first,
+    bool is_bf16)
 {
-    Operands operands{sum, left, matrix, columns, columns_first, is_bf16, __builtin_return_address(0)};
+    Operands operands{sum, left, left_matrix, matrix, columns, columns_first, is_bf16, __builtin_return_address(0)};
     gather_group(issue, &operands);
 }
 void emulated_wgmma_fence() { gather_group(fence, nullptr); }
