@@ -71,11 +71,11 @@ def rows(workload: str, batch: int, target: str) -> Iterator[Row]:
 
 
 def in_flight(kernel: Kernel, device: Device) -> int:
-    """Bytes on their way to a multiprocessor: of all slots but the one that is read, or 16 of each thread of a kernel without."""
+    """Bytes on their way to a multiprocessor: of the slots that are filled ahead, or 16 of each thread of a kernel without."""
     beside = min(kernel.resident, math.ceil(math.prod(kernel.grid) / device.multiprocessors))
     if kernel.ring is None:
         return beside * kernel.threads * COPY_BYTES
-    ring = (kernel.ring.stages - 1) * kernel.ring.slot * kernel.buffer(kernel.ring.buffer).dtype.bytes
+    ring = kernel.ring.ahead * kernel.ring.slot * kernel.buffer(kernel.ring.buffer).dtype.bytes
     staged = sum(kernel.buffer(staged.buffer).bytes for staged in kernel.staged)
     ahead = staged - staged // slots(kernel) if staged else 0
     return beside * (ring + ahead)
@@ -97,17 +97,23 @@ def issue_share(body: Graph, device: Device) -> float:
 
 
 def chain(kernel: Kernel) -> int:
-    """Instructions of matrix units that add to one sum one after the other, of the product that has most."""
+    """Instructions of matrix units that a warp adds to one sum one after the other, of the product that has most."""
     parts = ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1))
     return max(
         (
-            (times if product.accumulate else 1) * product.left.shape[-1] // (DEPTH // 2 if product.tf32 else DEPTH)
+            (times if product.accumulate else 1) * product.left.shape[-1] // _depth_of_chain(product)
             for part, times in parts
             for product in part
             if isinstance(product, Matmul) and on_matrix_units(product)
         ),
         default=0,
     )
+
+
+def _depth_of_chain(product: Matmul) -> int:
+    """Values of k for each instruction of a chain."""
+    parts = 1 if product.panels is None else product.panels.parts
+    return parts * (DEPTH // 2 if product.tf32 else DEPTH)
 
 
 def table(found: Iterable[Row]) -> Iterator[str]:

@@ -72,6 +72,7 @@ QUEUE = (
     Entry("small", (_CHECK, *_AT_ONCE, "--size", "small", "--output", "{results}/small.json"), 300),
     Entry("order", (_ORDER, *_AT_ONCE, "--most", "8", "--output", "{results}/order.json"), 600),
     Entry("engines", ("benchmarks/engines.py", "--batches", "16", "8", "--output", "{results}/engines.json"), 600),
+    Entry("products", ("benchmarks/gpu_products.py", "--output", "{results}/products.json"), 540),
     Entry("rounded", (_ROUNDED, "--output", "{results}/rounded.json"), 180),
     Entry("aim", (_TIMES, "rmsnorm", "--batches", "2", "--output", "{results}/aim.json"), 180),
     Entry("times", (_TIMES, "--batches", "8", "1", "16", "--output", "{results}/times.json"), 600),

@@ -19,6 +19,7 @@ from mugraph.lower.memory import beside_another, place, whole_bytes
 from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
 from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
+from mugraph.lower.parts_of_panels import with_parts
 from mugraph.lower.register_sums import with_epilogues, with_register_sums
 from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
@@ -275,6 +276,7 @@ _PLACING = (
     Pass("order", lambda kernel, block: by_depth(kernel) if block.passes.order else kernel),
     Pass("layouts", _laid_out),
     Pass("copies", _streamed),
+    Pass("parts", lambda kernel, block: with_parts(kernel)),
     Pass("barriers", _with_barriers),
     Pass("early-inputs", _with_early_inputs),
 )

@@ -210,7 +210,7 @@ class Panels:
     `left` and `right` are the places of a panel of each factor in a slot of the ring; None for a factor that is read
     where it lies. With `grouped`, groups of four warps multiply, and the right factor's place has one dimension more: blocks
     of short rows, as they read it (`warp_groups.py`). With `boxed`, both places are such blocks, each a box that a tensor map
-    describes (`tensor_maps.py`).
+    describes (`tensor_maps.py`). Each of `parts` sets of warps multiplies as many values of k of a panel (`parts_of_panels.py`).
     """
 
     depth: int
@@ -218,6 +218,7 @@ class Panels:
     right: Tile | None
     grouped: bool = False
     boxed: bool = False
+    parts: int = 1
 
     @property
     def left_in_blocks(self) -> bool:

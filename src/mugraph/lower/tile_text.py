@@ -159,7 +159,8 @@ def _unlabelled(statement: Statement) -> str:
 def _panels(panels: Panels) -> str:
     left, right = ("none" if tile is None else _tile(tile) for tile in (panels.left, panels.right))
     grouped, boxed = " grouped" if panels.grouped else "", " boxed" if panels.boxed else ""
-    return f"panels({panels.depth}) {left} {right}{grouped}{boxed}"
+    parts = f" parts({panels.parts})" if panels.parts > 1 else ""
+    return f"panels({panels.depth}) {left} {right}{grouped}{boxed}{parts}"
 
 
 def _strips(strips: Strips) -> str:
@@ -393,7 +394,7 @@ class _Parser(Cursor):
         if self.accept("panels"):
             (depth,) = self._listed_numbers()
             left, right = (None if self.accept("none") else self._tile() for _ in range(2))
-            panels = Panels(depth, left, right, self.accept("grouped"), self.accept("boxed"))
+            panels = Panels(depth, left, right, self.accept("grouped"), self.accept("boxed"), self._extent("parts"))
         strips = self._strips() if self.accept("strips") else None
         made = self._dequantization() if self.accept("dequantized") else None
         return Matmul(target, *sources, dtype, combine is not None, panels, tf32, strips, made)

@@ -129,8 +129,11 @@ def left_in_slot(product: Matmul) -> bool:
 
 def runs_on(kernel: Kernel, product: Matmul) -> bool:
     """Whether what an iteration multiplies may still run in the next one: nothing else in the loop touches the sum."""
-    if kernel.ring is None or not kernel.ring.lag or not left_in_slot(product):
-        return False
+    return kernel.ring is not None and kernel.ring.lag > 0 and left_in_slot(product) and adds_alone(kernel, product)
+
+
+def adds_alone(kernel: Kernel, product: Matmul) -> bool:
+    """Whether a product adds to a sum in registers that nothing else in the loop touches."""
     touching = [s for s in kernel.body if any(tile.buffer == product.target.buffer for tile in (s.target, *s.sources))]
     return touching == [product] and product.accumulate and _is_held(kernel, product.target)
 

@@ -8,11 +8,13 @@ and what came in 16 bits is widened there. Warp groups load the left factor alik
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.devices.products import COLUMNS, DEPTH, ROWS, WARP
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import PAIR, WarpTiles, comes_by_ldmatrix, warp_tiles
+from mugraph.lower.parts_of_panels import FRAGMENT, parted_products, sums_of_lane
 from mugraph.lower.tile_form import Matmul, Memory, Panels, Tile
 from mugraph.lower.tiles import run_along
 from mugraph.lower.warp_groups import GROUP, ROW_COUNT, columns_first, group_tiles, left_in_slot, runs_on
@@ -58,6 +60,29 @@ def write_last_wait(text: KernelText) -> None:
             _write_wait(text, product.target.buffer, 0)
 
 
+def write_sums_of_parts(text: KernelText) -> None:
+    """Add up behind the loop what sets of warps summed: all but the first leave theirs in the ring."""
+    for product in parted_products(text.kernel):
+        split = warp_tiles(product.target.shape, text.threads // WARP)
+        assert text.kernel.ring is not None
+        assert product.panels is not None
+        tasks, parts, held = split.tasks, product.panels.parts, f"{product.target.buffer}[i][j][h]"
+
+        def place(left_by: str, split: WarpTiles = split) -> str:
+            return f"sums[(({left_by}) * {sums_of_lane(split)} + (i * {split.across} + j) * {FRAGMENT} + h) * {WARP} + lane]"
+
+        with text.block():
+            text.line(f"float *const sums = (float *){text.kernel.ring.buffer};")
+            text.line("__syncthreads();")
+            with text.block(f"if ({tasks} <= warp && warp < {tasks * parts})"):
+                write_each_fragment(text, split)
+                text.line(f"    {place(f'warp - {tasks}')} = {held};")
+            text.line("__syncthreads();")
+            with text.block(f"for (int part = 0; part < {parts - 1} && warp < {tasks}; ++part)"):
+                write_each_fragment(text, split)
+                text.line(f"    {held} += {place(f'part * {tasks} + warp')};")
+
+
 def _write_wait(text: KernelText, sum_: str, pending: int) -> None:
     """Wait until all products of groups but those of the `pending` newest panels are done."""
     text.line(f"wgmma_wait<{pending}>();")
@@ -95,10 +120,12 @@ class _Work:
         assert text.kernel.ring is not None
         if not self.in_registers:
             text.pointer("c", product.target, written=True)
-        active = self.split.busy < text.threads // WARP
-        write_place(text, self.split, own_task(self.split))
+        busy = self.split.busy * panels.parts
+        active = f"if (warp < {busy})" if busy < text.threads // WARP else ""
+        write_place(text, self.split, f"(warp % {self.split.tasks})" if panels.parts > 1 else own_task(self.split))
         sum_ = self.declare_sum()
-        alternating = not panels.grouped and panels.depth > DEPTH and self.split.down * self.split.across <= _ALTERNATING
+        steps, tiles = panels.depth // DEPTH // panels.parts, self.split.down * self.split.across
+        alternating = not panels.grouped and steps > 1 and tiles <= _ALTERNATING
         if alternating:
             text.line(f"float other[{self.split.down}][{self.split.across}][4] = {{}};")
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
@@ -108,18 +135,14 @@ class _Work:
             if not panels.grouped:
                 factors["b"] = _matrix(right) if panels.right_in_blocks and panels.right else right
             write_batch_offsets(text, factors, panel_offsets(product, panels))
-            with text.block(f"if (warp < {self.split.busy})" if active else ""):
+            with text.block(active):
                 if left_in_slot(product):
                     self.multiply_in_slot(sum_, left, right, panels.depth)
                 elif panels.grouped:
                     self.multiply_together(sum_, left, right, panels.depth)
                 else:
-                    text.line("#pragma unroll")
-                    with text.block(f"for (int k = 0; k < {panels.depth}; k += {DEPTH})"):
-                        if alternating:
-                            text.line(f"auto &into = k / {DEPTH} % 2 == 0 ? {sum_} : other;")
-                        self.multiply("into" if alternating else sum_, left, right, "_panel")
-        with text.block(f"if (warp < {self.split.busy})" if active else ""):
+                    self.multiply_panel([sum_, "other"] if alternating else [sum_], left, right, panels)
+        with text.block(active):
             if alternating:
                 write_each_fragment(text, self.split)
                 text.line(f"    {sum_}[i][j][h] += other[i][j][h];")
@@ -172,6 +195,17 @@ class _Work:
             text.line("#pragma unroll")
             with text.block(f"for (int j = 0; j < {split.across}; ++j)"):
                 text.line(f"multiply_fragments<{self.element}>({sum_}[i][j], left[i], right[j]);")
+
+    def multiply_panel(self, sums: Sequence[str], left: Tile, right: Tile, panels: Panels) -> None:
+        """Add the products of a panel, or of the warp's part of one, to sums in turn."""
+        text, depth = self.text, panels.depth // panels.parts
+        text.line("#pragma unroll")
+        with text.block(f"for (int step = 0; step < {depth // DEPTH}; ++step)"):
+            first = f"warp / {self.split.tasks} * {depth} + " if panels.parts > 1 else ""
+            text.line(f"const int k = {first}{DEPTH} * step;")
+            if len(sums) > 1:
+                text.line(f"auto &into = step % 2 == 0 ? {sums[0]} : {sums[1]};")
+            self.multiply("into" if len(sums) > 1 else sums[0], left, right, "_panel")
 
     def multiply_together(self, sum_: str, left: Tile, right: Tile, depth: int) -> None:
         """Add the products of a panel as a group of warps, and wait for them: the slot may be filled again."""

@@ -19,7 +19,7 @@ from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce,
 from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.async_pipeline import MAP_NAME, write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
-from mugraph.targets.cuda.matrix_units import write_last_wait, write_matrix_product
+from mugraph.targets.cuda.matrix_units import write_last_wait, write_matrix_product, write_sums_of_parts
 from mugraph.targets.cuda.register_accumulators import declare_held_sums, print_held, touches_registers
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.cuda.vector_units import write_vector_product
@@ -52,6 +52,7 @@ def _print_kernel(kernel: Kernel) -> str:
             with text.block(f"for (long l = 0; l < {kernel.loop}; ++l)"):
                 _print_part(text, kernel.body, body)
             write_last_wait(text)
+            write_sums_of_parts(text)
         _print_part(text, kernel.after, after)
     return "\n".join(text.lines) + "\n"
 

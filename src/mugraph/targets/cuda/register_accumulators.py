@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mugraph.lower.fragments import stored_together
+from mugraph.lower.parts_of_panels import parted_products
 from mugraph.lower.tile_form import Elementwise, Memory, Tile
 from mugraph.lower.warp_groups import tiles_of
 from mugraph.targets.c_text import scaled
@@ -18,12 +19,13 @@ from mugraph.targets.cuda.source import KernelText, write_expression
 
 
 def declare_held_sums(text: KernelText) -> None:
-    """Declare the fragments of every buffer in registers."""
+    """Declare the fragments of every buffer in registers; sums of which warps have parts start from 0 in each."""
     for buffer in text.kernel.buffers:
         if buffer.memory is Memory.REGISTERS:
             tiles = (tile for s in text.kernel.statements for tile in (s.target, *s.sources) if tile.buffer == buffer.name)
             split = tiles_of(text.kernel, next(tiles))
-            text.line(f"float {buffer.name}[{split.down}][{split.across}][4];")
+            start = " = {}" if any(product.target.buffer == buffer.name for product in parted_products(text.kernel)) else ""
+            text.line(f"float {buffer.name}[{split.down}][{split.across}][4]{start};")
 
 
 def touches_registers(text: KernelText, statement: Elementwise) -> bool:
