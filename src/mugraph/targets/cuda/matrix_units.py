@@ -55,9 +55,9 @@ def write_matrix_product(text: KernelText, product: Matmul) -> None:
 
 def write_last_wait(text: KernelText) -> None:
     """Wait for the products of the loop's last panel, where an iteration leaves them to the next one."""
-    for product in text.kernel.body:
-        if isinstance(product, Matmul) and runs_on(text.kernel, product):
-            _write_wait(text, product.target.buffer, 0)
+    sums = [s.target.buffer for s in text.kernel.body if isinstance(s, Matmul) and runs_on(text.kernel, s)]
+    if sums:
+        _write_wait(text, sums, 0)
 
 
 def write_sums_of_parts(text: KernelText) -> None:
@@ -83,10 +83,11 @@ def write_sums_of_parts(text: KernelText) -> None:
                 text.line(f"    {held} += {place(f'part * {tasks} + warp')};")
 
 
-def _write_wait(text: KernelText, sum_: str, pending: int) -> None:
-    """Wait until all products of groups but those of the `pending` newest panels are done."""
+def _write_wait(text: KernelText, sums: Sequence[str], pending: int) -> None:
+    """Wait until all products of groups, which add to `sums`, but those of the `pending` newest panels are done."""
     text.line(f"wgmma_wait<{pending}>();")
-    text.line(f"wgmma_registers({sum_}[0]);")
+    for sum_ in sums:
+        text.line(f"wgmma_registers({sum_}[0]);")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class _Work:
                 write_each_fragment(text, self.split)
                 text.line(f"    {sum_}[i][j][h] += other[i][j][h];")
             if left_in_slot(product) and text.kernel.ring.lag and not runs_on(text.kernel, product):
-                _write_wait(text, sum_, 0)
+                _write_wait(text, [sum_], 0)
             self.finish(sum_)
 
     @property
@@ -224,7 +225,7 @@ class _Work:
             with text.block(each):
                 text.line(f"{self.group_product(right)}({sum_}[0], left[step], {self.shared_matrix('b_panel', 'n0', right)});")
             text.line("wgmma_commit();")
-            _write_wait(text, sum_, 0)
+            _write_wait(text, [sum_], 0)
 
     def multiply_in_slot(self, sum_: str, left: Tile, right: Tile, depth: int) -> None:
         """Add the products of a panel as a group of warps that reads both factors in the slot.
@@ -240,7 +241,7 @@ class _Work:
             rows = self.shared_matrix("a_panel", f"(m0 - warp % {GROUP} * {ROWS})", left, along_k=True)
             text.line(f"{self.group_product(right)}({sum_}[0], {rows}, {self.shared_matrix('b_panel', 'n0', right)});")
         text.line("wgmma_commit();")
-        _write_wait(text, sum_, text.kernel.ring.lag)
+        _write_wait(text, [sum_], text.kernel.ring.lag)
 
     def group_product(self, right: Tile) -> str:
         """The function that a group multiplies 16 values of k by."""
