@@ -120,11 +120,12 @@ INLINE bool elected();
 struct matrix_t { unsigned long long bits; };
 template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride);
 
-/* Group, all of whose threads name the same matrices: sum += left @ right, [64, 16] @ [16, N], T as above, N = 8, 16, 32, 64, 128, warp i of the group holding rows 16 i to
-   16 i + 15 of left and sum as in mma_m16n8k16, sum[j] being columns 8 j to 8 j + 7. It runs beside the threads: until a wait,
-   `sum` and `left` may not be touched, nor the matrix be written. wgmma_fence stands before the first product and wherever
-   the registers of products have been touched since. A commit closes the group of products since the last one, a wait
-   returns once all but the PENDING newest groups are done. What threads wrote into the matrix must be behind a proxy_fence().
+/* Group, all of whose threads name the same matrices: sum += left @ right, [64, 16] @ [16, N], T as above,
+   N = 8, 16, 32, 64, 128, warp i of the group holding rows 16 i to 16 i + 15 of left and sum as in mma_m16n8k16, sum[j]
+   being columns 8 j to 8 j + 7. It runs beside the threads: until a wait, `sum` and `left` may not be touched, nor the matrix
+   be written. wgmma_fence stands before the first product and wherever the registers of products have been touched since.
+   A commit closes the group of products since the last one, a wait returns once all but the PENDING newest groups are
+   done. What threads wrote into the matrix must be behind a proxy_fence().
    The left factor lies in registers or in shared memory, where the same is true of it as of the right one. */
 template <class T, int N, bool columns_first>
 INLINE void wgmma_m64k16(float (&sum)[N / 8][4], const unsigned (&left)[4], matrix_t right);
