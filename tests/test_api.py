@@ -363,7 +363,7 @@ def test_algorithm_1_is_the_other_engine() -> None:
     [
         ({"search": "guess"}, "engine 'guess'"),
         ({"budget": "3"}, "seconds"),
-        ({"target": None}, "unknown target"),
+        ({"target": 3}, "unknown target"),
         ({"workers": 0}, "number of processes"),
         ({"workers": "many"}, "ray://HOST:PORT"),
         ({"workers": "ray", "search": "enumerate"}, "number of processes"),

@@ -31,6 +31,7 @@ from mugraph.search.executors import Workers
 from mugraph.search.long_programs import LONG
 from mugraph.selection.proposals import Engine, engine_of
 from mugraph.selection.qualification import Contestant, Evidence, Qualifier
+from mugraph.selection.target_of_inputs import target_of_inputs
 from mugraph.selection.whole_programs import (
     ExampleInputs,
     OptimizationSettings,
@@ -77,7 +78,7 @@ class _Asked(TypedDict, total=False):
 def superoptimize(
     fn: Subject,
     example_inputs: ExampleInputs | None = None,
-    target: str = "cpu",
+    target: str | None = None,
     budget: float | None = None,
     *,
     dynamic: None = None,
@@ -89,7 +90,7 @@ def superoptimize(
 def superoptimize(
     fn: Subject,
     example_inputs: ExampleInputs | None = None,
-    target: str = "cpu",
+    target: str | None = None,
     budget: float | None = None,
     *,
     dynamic: Dynamic,
@@ -100,7 +101,7 @@ def superoptimize(
 def superoptimize(
     fn: Subject,
     example_inputs: ExampleInputs | None = None,
-    target: str = "cpu",
+    target: str | None = None,
     budget: float | None = None,
     *,
     dynamic: Dynamic | None = None,
@@ -123,16 +124,16 @@ def superoptimize(
     `fn` is a callable on PyTorch tensors, an nn.Module, or a `mugraph.Program`, which needs no example inputs.
     `example_inputs` are its positional arguments or, as a mapping, its keyword arguments: their shapes and dtypes are the
     ones to optimize for. `target` is `cpu`, a GPU as in `cuda:sm_90`, `cuda:sm_80:a100-80gb` or `triton:sm_90`, or `cuda` for
-    PyTorch's current GPU, which the result names. `budget`, in seconds, is for the whole call, however far it gets, but for what
-    PyTorch loads the first time that it traces a function in a process; Ctrl-C ends the stage it falls into (search, compilation,
-    measurement, proof) with the best so far. `workers` processes search beside each other,
-    or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not depend on them. With `profile`
-    candidates are measured on this machine and ordered by measured time, otherwise, and for a target that can only be
-    compiled for here, by predicted time. `progress` gets `mugraph.support.progress.Event`s; True prints them on stderr.
-    `max_error` bounds the probability that a graph which is not equivalent is accepted (paper, section 5). Where the verifier's
-    theorem gives no bound, candidates are dropped; with `evidence="tested"` those are kept which agree in all tests, in float64
-    and in high precision, and the certificate says that no error is claimed. `seed` is that of all random tests: by default the
-    operating system's, so that nobody can foresee it; the certificate records it.
+    PyTorch's current GPU, which the result names; by default `cuda` for the GPU that example inputs lie on, and `cpu` elsewhere.
+    `budget`, in seconds, is for the whole call, however far it gets, but for what PyTorch loads the first time that it traces a
+    function in a process; Ctrl-C ends the stage it falls into (search, compilation, measurement, proof) with the best so far.
+    `workers` processes search beside each other, or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not
+    depend on them. With `profile` candidates are measured on this machine and ordered by measured time, otherwise, and for a
+    target that can only be compiled for here, by predicted time. `progress` gets `mugraph.support.progress.Event`s; True prints
+    them on stderr. `max_error` bounds the probability that a graph which is not equivalent is accepted (paper, section 5).
+    Where the verifier's theorem gives no bound, candidates are dropped; with `evidence="tested"` those are kept which agree in
+    all tests, in float64 and in high precision, and the certificate says that no error is claimed. `seed` is that of all random
+    tests: by default the operating system's, so that nobody can foresee it; the certificate records it.
 
     `space` is the part of the search space that is wanted (`mugraph.SearchSpace`): what is found lies in it. Where nothing there
     is better than the original, the result runs that, as always.
@@ -161,9 +162,10 @@ def superoptimize(
     `constants` names. With `pack`, on a CPU, weights among them are kept as kernels, or the library, read them fastest too, where
     that was measured to be faster; this takes their memory once more. Where one changed, it is packed again in the next call.
 
-    Raises UnsupportedOperator and InvalidInput for functions that PyTorch cannot record, with the line at fault, and InvalidInput
-    for a space that holds no muGraph of the program, naming the limit at fault; with `like` or another engine also for what is no
-    program; TargetUnavailable for targets that are unknown or cannot be compiled for here.
+    Raises UnsupportedOperator and InvalidInput for functions that PyTorch cannot record, with the line at fault, and
+    InvalidInput for example inputs on several devices where no target is named, and for a space that holds no muGraph of the
+    program, naming the limit at fault; with `like` or another engine also for what is no program; TargetUnavailable for targets
+    that are unknown or cannot be compiled for here.
     """
     if dynamic is not None:
         asked: _Asked = {
@@ -183,22 +185,22 @@ def superoptimize(
         }
         return _at_all_sizes(fn, example_inputs, dynamic, budget, {"target": target, **asked})
     deadline = Deadline(budget)
-    settings = OptimizationSettings(
-        target,
-        seed,
-        profile,
-        max_error,
-        evidence,
-        engine_of(search),
-        space,
-        workers,
-        cache,
-        like,
-        baselines,
-        pack,
-        names_of(constants),
-    )
     with ExitStack() as stack:
+        settings = OptimizationSettings(
+            stack.enter_context(target_of_inputs(target, example_inputs)),
+            seed,
+            profile,
+            max_error,
+            evidence,
+            engine_of(search),
+            space,
+            workers,
+            cache,
+            like,
+            baselines,
+            pack,
+            names_of(constants),
+        )
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
         deadline = reading(deadline, tell, fn)
         if isinstance(fn, Program | Graph):
@@ -232,8 +234,9 @@ def _at_all_sizes(
         raise InvalidInput("dynamic dimensions are those of a PyTorch function's example_inputs; a program has fixed sizes")
     if settings["like"] is not None:
         raise InvalidInput("like= is for one size; leave it out with dynamic=")
-    chosen = {name: value for name, value in settings.items() if name != "like"}
-    return superoptimized_for_sizes(superoptimize, fn, arguments_of(example_inputs), dynamic, None, budget, chosen)
+    with target_of_inputs(settings["target"], example_inputs) as target:
+        chosen = {name: value for name, value in settings.items() if name != "like"} | {"target": target}
+        return superoptimized_for_sizes(superoptimize, fn, arguments_of(example_inputs), dynamic, None, budget, chosen)
 
 
 def _in_pieces(
@@ -254,7 +257,7 @@ def optimize_graph(
     graph: str | Graph,
     fn: Subject,
     example_inputs: ExampleInputs | None = None,
-    target: str = "cpu",
+    target: str | None = None,
     budget: float | None = None,
     *,
     seed: int | None = None,
@@ -278,9 +281,9 @@ def optimize_graph(
     """
     deadline = Deadline(budget)
     check_evidence(seed, max_error, evidence)
-    target = resolved(target)
-    device = device_for(target)
     with ExitStack() as stack:
+        target = resolved(stack.enter_context(target_of_inputs(target, example_inputs)))
+        device = device_for(target)
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
         deadline = reading(deadline, tell, fn)
         problem = _problem_of(fn, example_inputs)

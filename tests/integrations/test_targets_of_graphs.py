@@ -1,17 +1,23 @@
-"""Which target kernels of a graph are for where nobody names one: that of the tensors."""
+"""Which target kernels of a graph, or of a function, are for where nobody names one: that of the tensors."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mugraph.errors import TargetUnavailable
+import mugraph
+from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.integrations import torch_compile
-from mugraph.targets.gpu import target_of
+from mugraph.selection.target_of_inputs import target_of_inputs
+from mugraph.targets.gpu import common_target, target_of
 
 
 def lying_on(*devices: str) -> list[SimpleNamespace]:
@@ -25,6 +31,64 @@ def test_tensors_say_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     assert target_of(lying_on("cuda:0", "cuda:0")) == "cuda:sm_90:h100"
     with pytest.raises(TargetUnavailable, match="no target runs on mps"):
         target_of(lying_on("cpu", "mps"))
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Two GPUs of different kinds; tensors made meanwhile may say that they lie there. The indices that were made current."""
+    entered: list[int] = []
+
+    def made_current(device: torch.device) -> AbstractContextManager[None]:
+        entered.append(device.index)
+        return nullcontext()
+
+    monkeypatch.setattr("mugraph.targets.gpu.present_architecture", lambda index: ["sm_90:h100", "sm_100:b200"][index])
+    monkeypatch.setattr(torch.cuda, "device", made_current)
+    with FakeTensorMode():
+        yield entered
+
+
+def chosen(target: str | None, example_inputs: object) -> str:
+    with target_of_inputs(target, example_inputs) as found:
+        return found
+
+
+def test_example_inputs_say_the_target(two_gpus: list[int]) -> None:
+    x, y, number = torch.empty(4, device="cuda:1"), torch.empty(4), torch.empty(())
+    assert chosen(None, (x, {"deep": [x, 3]}, number)) == chosen(None, {"x": x}) == chosen(None, x) == "cuda:sm_100:b200"
+    assert two_gpus == [1, 1, 1], "calls are timed where the tensors lie"
+    assert chosen(None, (y, number)) == chosen(None, None) == chosen(None, [np.ones(3)]) == chosen(None, (3,)) == "cpu"
+    assert chosen(None, (y, torch.empty(4, device="meta"))) == "cpu", "what has no values lies nowhere"
+    assert two_gpus == [1, 1, 1]
+
+
+def test_a_named_target_stands_whatever_tensors_lie_on(two_gpus: list[int]) -> None:
+    x, y = torch.empty(4, device="cuda:1"), torch.empty(4)
+    assert chosen("cuda:sm_80", (y,)) == "cuda:sm_80"
+    assert chosen("cpu", (x, y)) == "cpu"
+    assert two_gpus == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "named"), [(("cuda:0", "cuda:1"), "cuda:0 and cuda:1"), (("cuda:0", "cpu"), "cpu and cuda:0")]
+)
+def test_tensors_on_several_devices_are_refused(two_gpus: list[int], devices: list[str], named: str) -> None:
+    tensors = [torch.empty(4, device=device) for device in devices]
+    with pytest.raises(InvalidInput, match=f"tensors lie on {named}; move them to one device, or name the target"):
+        common_target(tensors)
+    declared: dict[int | str, dict[int, mugraph.Dim]] = {0: {0: mugraph.Dim("n", 2, 8)}}
+    for ask in (mugraph.superoptimize, mugraph.superoptimize_dynamic):
+        with pytest.raises(InvalidInput, match=f"tensors lie on {named}"):
+            ask(torch.add, tensors, dynamic=declared)
+    with pytest.raises(InvalidInput, match=f"tensors lie on {named}"):
+        mugraph.superoptimize(torch.add, tensors)
+    with pytest.raises(InvalidInput, match=f"tensors lie on {named}"):
+        mugraph.optimize_graph("", torch.add, tensors)
+
+
+def test_tensors_of_no_target_are_refused() -> None:
+    with pytest.raises(TargetUnavailable, match="no target runs on mps"):
+        common_target([SimpleNamespace(device=torch.device("mps"), dim=lambda: 1)])
 
 
 def doubled() -> fx.GraphModule:

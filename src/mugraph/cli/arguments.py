@@ -75,9 +75,10 @@ Cache = Annotated[
     typer.Option(metavar="MODE", help="Kept results: on, off, read-only, force (default: what $MUGRAPH_CACHE says, else on)."),
 ]
 Target = Annotated[
-    str,
+    str | None,
     typer.Option(
-        metavar="TARGET", help="What to optimize for: cpu, cuda:sm_90, triton:sm_90, ..., or cuda, the GPU that is here."
+        metavar="TARGET",
+        help="What to optimize for: cpu, cuda:sm_90, triton:sm_90, ..., or cuda, the GPU here (default: where inputs lie).",
     ),
 ]
 Budget = Annotated[

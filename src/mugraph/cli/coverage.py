@@ -14,7 +14,7 @@ from mugraph.cli.arguments import Budget, Cache, Json, Target, Traceback, Worker
 
 def coverage(
     function: Annotated[str, typer.Argument(metavar="FILE.py:f", help="A function or module; its file has example_inputs().")],
-    target: Target = "cpu",
+    target: Target = None,
     budget: Budget = None,
     no_profile: Annotated[bool, typer.Option("--no-profile", help="Measure nothing: every kernel that is found counts.")] = False,
     workers: Workers = "1",
@@ -29,7 +29,8 @@ def coverage(
 
     if cache is not None:
         check_word("--cache", cache, tuple(Mode))
-    device_for(target)
+    if target is not None:
+        device_for(target)
     number = processes_of(workers)
     from mugraph.api import superoptimize
     from mugraph.cli.arguments import resolve

@@ -58,7 +58,7 @@ def optimize(
     dtype: Dtype = None,
     size: Size = None,
     norm: Norm = None,
-    target: Target = "cpu",
+    target: Target = None,
     budget: Budget = None,
     json_output: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Save the result to this folder.")] = None,
@@ -94,7 +94,8 @@ def optimize(
     check_word("--search", search, ("closure", "enumerate"))
     if cache is not None:
         check_word("--cache", cache, tuple(Mode))
-    device_for(target)
+    if target is not None:
+        device_for(target)
     number = processes_of(workers)
     if output is not None:
         from mugraph.results.places import check_replaceable

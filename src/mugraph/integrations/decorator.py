@@ -40,7 +40,7 @@ from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
 from mugraph.support.user_warnings import warn_user
-from mugraph.targets.gpu import target_of
+from mugraph.targets.gpu import common_target, on_their_gpu
 from mugraph.targets.machine import Machine, machine_for
 
 if TYPE_CHECKING:
@@ -160,13 +160,13 @@ class Optimized(Shared, Generic[P, R]):
     def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
         settings = self.settings
         try:
-            target = settings.target or target_of(tensors_of(args, kwargs))
+            target = settings.target or common_target(tensors_of(args, kwargs))
             example = _example(self.fn, args, kwargs)
-            if settings.dynamic:
-                return Answer(superoptimize_dynamic(self.fn, example, settings.dynamic, target=target, **settings.of_all))
+            if dynamic := settings.dynamic:
+                return Answer(superoptimize_dynamic(self.fn, example, dynamic, target=settings.target, **settings.of_all))
             if settings.strict:
                 trace(self.fn, example)  # raises for what is no program
-            result = superoptimize(self.fn, example, target, **settings.of_all, **settings.of_functions)
+            result = superoptimize(self.fn, example, settings.target, **settings.of_all, **settings.of_functions)
         except NotAProgram as error:
             if settings.strict or settings.dynamic:
                 raise
@@ -217,7 +217,7 @@ class Optimized(Shared, Generic[P, R]):
         return compiled
 
     def _raced(self, ours: Callable[..., R], machine: Machine, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Duel:
-        with torch.inference_mode():
+        with torch.inference_mode(), on_their_gpu(tensors_of(args, kwargs)):
             challenger = machine.timed(functools.partial(ours, *args, **kwargs))
             defender = machine.timed(functools.partial(self.fn, *args, **kwargs))
             return duel(challenger.run, defender.run, clock=challenger.clock)

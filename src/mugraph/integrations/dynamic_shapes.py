@@ -9,6 +9,7 @@ from mugraph.api import superoptimize
 from mugraph.frontend.calling import arguments_of
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
+from mugraph.selection.target_of_inputs import target_of_inputs
 from mugraph.sizes.dims import Dynamic
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, superoptimized_for_sizes
 
@@ -19,7 +20,7 @@ def superoptimize_dynamic(
     dynamic: Dynamic,
     *,
     table: Sequence[Mapping[str, int]] | None = None,
-    target: str = "cpu",
+    target: str | None = None,
     budget: float | None = None,
     seed: int | None = None,
     max_error: float = 2**-40,
@@ -37,5 +38,6 @@ def superoptimize_dynamic(
 
     Raises InvalidInput for dimensions and arguments that do not exist, and what `mugraph.superoptimize` raises.
     """
-    settings = {"target": target, "seed": seed, "max_error": max_error, "evidence": evidence, "space": space}
-    return superoptimized_for_sizes(superoptimize, fn, arguments_of(example_inputs), dynamic, table, budget, settings)
+    with target_of_inputs(target, example_inputs) as chosen:
+        settings = {"target": chosen, "seed": seed, "max_error": max_error, "evidence": evidence, "space": space}
+        return superoptimized_for_sizes(superoptimize, fn, arguments_of(example_inputs), dynamic, table, budget, settings)

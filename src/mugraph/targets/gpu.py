@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -118,6 +119,26 @@ def target_of(tensors: Iterable[Any]) -> str:
     if other := next((device for device in devices if device.type != "cpu"), None):
         raise TargetUnavailable(f"no target runs on {other}")
     return "cpu"
+
+
+def common_target(tensors: Iterable[Any]) -> str:
+    """The same of tensors that have to lie on one device; numbers without dimensions may lie on the CPU beside a GPU.
+
+    Raises InvalidInput that names the devices where there are several.
+    """
+    placed = [tensor for tensor in tensors if tensor.dim() or tensor.device.type != "cpu"]
+    places = sorted({str(tensor.device) for tensor in placed})
+    if len(places) > 1:
+        raise InvalidInput(f"tensors lie on {' and '.join(places)}; move them to one device, or name the target")
+    return target_of(placed)
+
+
+def on_their_gpu(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
+    """A context in which the GPU that tensors lie on is PyTorch's current one, where calls are timed."""
+    import torch
+
+    gpu = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
+    return nullcontext() if gpu is None else torch.cuda.device(gpu)
 
 
 def _torch_sees_one() -> bool:

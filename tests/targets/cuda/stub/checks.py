@@ -28,6 +28,7 @@ from mugraph.integrations.torch_operator import torch_operator
 from mugraph.ir import DType
 from mugraph.lower.tensor_maps import TensorMap
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.selection.target_of_inputs import target_of_inputs
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
 from mugraph.targets.machine import machine_for
@@ -220,6 +221,21 @@ def test_a_target_without_an_architecture_is_the_gpu_that_is_here(gpu: SimpleNam
     torch_side.exchange_device(1)
     assert resolved("cuda") == "cuda:sm_90:h100"
     assert other.available
+
+
+@pytest.mark.parametrize(("device", "target"), [(0, "cuda:sm_80:a100-80gb"), (1, "cuda:sm_90:h100")])
+def test_example_inputs_on_a_gpu_say_the_target(device: int, target: str) -> None:
+    """Whichever GPU is the current one before: theirs is, while something is found for it."""
+    torch_side.properties[0] = A100
+    example = {"x": on(device, rows()), "parts": [torch.zeros(())]}
+    for before in (0, 1):
+        torch_side.exchange_device(before)
+        with target_of_inputs(None, example) as chosen:
+            assert (chosen, torch_side.current_device()) == (target, device)
+            assert machine_for(chosen).available
+        assert torch_side.current_device() == before
+    with pytest.raises(InvalidInput, match="tensors lie on cuda:0 and cuda:1; move them"):
+        mugraph.superoptimize(torch.add, (on(0, rows()), on(1, rows())))
 
 
 @pytest.mark.parametrize(
