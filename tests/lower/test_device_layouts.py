@@ -17,8 +17,6 @@ from mugraph.lower.lower import Launch
 from mugraph.lower.tile_form import Kernel, Tile
 from targets.test_cuda import ERRORS, emulated, machine
 
-pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")
-
 ROWS, COLUMNS, COPIES = 32, 128, 8
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,15 +21,15 @@ from mugraph.ir import DType, Graph
 from mugraph.lower import cooperative, lower
 from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.check import check
+from mugraph.lower.choices import choose
 from mugraph.lower.layouts import swizzle_of, with_layouts
 from mugraph.lower.scalar_expressions import Source
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Swizzle, Tile
 from mugraph.lower.traffic import sectors, wavefronts
 from mugraph.targets.cuda import print_program
 from mugraph.targets.cuda.emulator import Emulation, emulate
-from mugraph.targets.cuda.machine import launch_shape
-
-pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")
+from mugraph.targets.cuda.machine import Cuda, launch_shape
+from mugraph.testing.mugraphs import LARGE, random_mugraph
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,27 @@ def test_the_checker_refuses_a_swizzle_that_leaves_its_buffer_or_is_not_everywhe
     other = replace(copy, target=replace(copy.target, swizzle=None))
     with pytest.raises(InvalidGraph, match="swizzled"):
         check(replace(relaid(kernel, (64, 1), 16 * 64, swizzle), body=(other, product)))
+
+
+def test_kernels_are_printed_alike_in_whichever_order_costs_and_buffers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A saved result is refused where its kernels are printed otherwise."""
+    machine, shuffling, choices = Cuda.of("cuda:sm_90"), random.Random(1), 0
+
+    def printed(graph: Graph) -> str:
+        return print_program([launch.kernel for launch in machine.lower(graph).values()])
+
+    def shuffled(options: dict[str, Any], relations: list[Any]) -> dict[str, Any]:
+        nonlocal choices
+        choices += len(options) > 1
+        names, relations = shuffling.sample(list(options), len(options)), shuffling.sample(relations, len(relations))
+        return choose({name: options[name] for name in names}, relations)
+
+    graphs = [random_mugraph(random.Random(seed), kernels=2, space=LARGE) for seed in range(16)]
+    before = list(map(printed, graphs))
+    monkeypatch.setattr("mugraph.lower.layouts.choose", shuffled)
+    monkeypatch.setattr("mugraph.lower.device_layouts.choose", shuffled)
+    assert list(map(printed, graphs)) == before
+    assert choices > 5
 
 
 def test_buffers_read_as_something_else_keep_their_layout() -> None:

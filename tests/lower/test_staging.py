@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from mugraph.errors import InvalidGraph
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import cooperative, lower
 from mugraph.lower.check import check
+from mugraph.lower.layouts import BufferLayout
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tile_form import Kernel, Matmul
 
@@ -137,8 +139,14 @@ def test_what_takes_many_copies_is_loaded_where_it_is_read() -> None:
     assert not kernel_of(normed_twice(columns=1 << 15)).staged
 
 
-def test_barriers_are_those_of_the_kernel_that_reads_what_is_staged() -> None:
-    """Threads share out a statement's elements by where its tiles lie."""
+def test_barriers_are_those_of_the_kernel_that_reads_what_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share out a statement's elements by where its tiles lie: here some column by column, and others row by row."""
+
+    def mixed(options: Mapping[str, Sequence[BufferLayout]], _: object) -> dict[str, BufferLayout]:
+        fastest = {name: 0 if name in ("s0", "s1", "s4") else 1 for name in options}
+        return {name: next(layout for layout in options[name] if layout.strides[dim] == 1) for name, dim in fastest.items()}
+
+    monkeypatch.setattr("mugraph.lower.layouts.choose", mixed)
     builder = GraphBuilder(Level.KERNEL)
     x = builder.input("x", (8, 2), DType.FP32)
     block = GraphBuilder(Level.BLOCK, grid=(1,), loop=1)

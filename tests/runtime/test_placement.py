@@ -38,8 +38,6 @@ def machines() -> list[Machine]:
 
 
 def placed(graph: Graph, machine: Machine) -> Placement:
-    if isinstance(machine, Cuda):
-        pytest.importorskip("highspy", reason="layouts are chosen by the HiGHS solver")
     return placement_of(graph, machine.lower(graph))
 
 

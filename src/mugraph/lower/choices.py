@@ -1,24 +1,34 @@
 """Choices that constrain each other, made together at the least cost: a 0/1 integer linear program (paper, section 6).
 
 Each variable takes one of a few options. A relation ties variables together: it lists the combinations of their options
-that are allowed, with the cost of each. The program has an unknown x in {0, 1} per option and y in [0, 1] per combination,
+that are allowed, with the cost of each. Of all choices that every relation allows, the one with the least sum of costs is taken.
 
-    minimize    sum of cost[r, c] * y[r, c]
-    subject to  sum over o of x[v, o] = 1                                             for each variable v,
-                sum over the combinations c of r with option o for v of y[r, c] = x[v, o]   for each v of r and each o,
+What is printed follows from the choice, and a saved muGraph must be printed alike everywhere, so there is no doubt about which
+one it is: costs are whole numbers, and of choices that cost the same the first is taken, by the names of the variables and the
+order of their options. No two choices have the same *total*, their cost times the number of choices and their place among all.
 
-and HiGHS solves it to proved optimality. Once x is integral, y has nothing left to choose.
+The least total is found by eliminating one variable after the other: all tables that speak of it are added up, and
+become a table of the other variables, of the least that it takes with each combination of them. Relations of kernels speak of
+few variables each, as a statement has few tiles, so tables stay small: a solver of integer programs takes longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import functools
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mugraph.errors import InvalidGraph, TargetUnavailable
+import numpy as np
+from numpy.typing import NDArray
+
+from mugraph.errors import InvalidGraph
 
 Option = TypeVar("Option", bound=Hashable)
+
+_UNIT = 1e-6
+"""Costs are rounded to multiples of this: those of layouts are sums of wavefronts and of a ten-thousandth for an element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,44 +42,69 @@ class Relation(Generic[Option]):
 def choose(options: Mapping[str, Sequence[Option]], relations: Sequence[Relation[Option]]) -> dict[str, Option]:
     """One option per variable such that every relation allows it and the sum of their costs is least.
 
-    Raises InvalidGraph when no choice satisfies all relations, TargetUnavailable without the solver.
+    It depends on nothing but the options of each variable, in their order, and the sums of what relations cost. Raises
+    InvalidGraph when no choice satisfies all relations.
     """
-    free = [name for name in options if len(options[name]) > 1]
-    if not free and all(tuple(options[v][0] for v in relation.variables) in relation.costs for relation in relations):
-        return {name: options[name][0] for name in options}
-    return _solve(options, relations)
-
-
-def _solve(options: Mapping[str, Sequence[Option]], relations: Sequence[Relation[Option]]) -> dict[str, Option]:
-    highs = _solver()
-    chosen = {name: [highs.addBinary() for _ in options[name]] for name in options}
-    for unknowns in chosen.values():
-        highs.addConstr(sum(unknowns) == 1)
-    for relation in relations:
-        allowed = [(c, cost) for c, cost in relation.costs.items() if _possible(c, relation, options)]
-        combinations = [(c, highs.addVariable(lb=0, ub=1, obj=cost)) for c, cost in allowed]
-        for position, name in enumerate(relation.variables):
-            for option, unknown in zip(options[name], chosen[name], strict=True):
-                agreeing = [y for combination, y in combinations if combination[position] == option]
-                highs.addConstr(sum(agreeing) - unknown == 0)
-    highs.minimize()
-    if highs.modelStatusToString(highs.getModelStatus()) != "Optimal":
+    places = _least({name: len(options[name]) for name in options}, _tables(options, relations))
+    chosen = {name: options[name][places[name]] for name in options}
+    if not all(tuple(chosen[name] for name in relation.variables) in relation.costs for relation in relations):
         names = ", ".join(sorted({name for relation in relations for name in relation.variables}))
         raise InvalidGraph(f"no choice of layouts satisfies every statement that touches {names}")
-    values = {name: [highs.variableValue(unknown) for unknown in unknowns] for name, unknowns in chosen.items()}
-    return {name: options[name][max(range(len(solution)), key=solution.__getitem__)] for name, solution in values.items()}
+    return chosen
 
 
-def _possible(combination: tuple[Option, ...], relation: Relation[Option], options: Mapping[str, Sequence[Option]]) -> bool:
-    return all(option in options[name] for option, name in zip(combination, relation.variables, strict=True))
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Totals of a part of all relations, a Python integer for each combination of the options of some variables."""
+
+    variables: tuple[str, ...]
+    totals: NDArray[Any]
+    """An axis for each variable, of the length of its options."""
+
+    def spread(self, variables: Sequence[str]) -> NDArray[Any]:
+        """The totals with an axis for each of these variables, of length 1 for those that they do not depend on."""
+        own = [name for name in variables if name in self.variables]
+        totals = self.totals.transpose([self.variables.index(name) for name in own])
+        return np.expand_dims(totals, [axis for axis, name in enumerate(variables) if name not in self.variables])
 
 
-def _solver() -> Any:
-    try:
-        import highspy
-    except ImportError:
-        raise TargetUnavailable("choosing layouts needs the HiGHS solver; run `pip install 'mugraph[cuda]'`") from None
-    untyped: Any = highspy
-    highs = untyped.Highs()
-    highs.silent()
-    return highs
+def _tables(options: Mapping[str, Sequence[Option]], relations: Sequence[Relation[Option]]) -> list[_Table]:
+    """The places of choices, as a table for each variable, and the relations' costs; all totals are different."""
+    tables, choices = [], 1
+    for name in sorted(options, reverse=True):
+        tables.append(_Table((name,), np.array([choices * place for place in range(len(options[name]))], dtype=object)))
+        choices *= len(options[name])
+    costs = [{combination: round(cost / _UNIT) for combination, cost in relation.costs.items()} for relation in relations]
+    forbidden = 1 + 2 * sum(max(map(abs, cost.values()), default=0) for cost in costs)  # more than choices differ by otherwise
+    for relation, cost in zip(relations, costs, strict=True):
+        places = [{option: place for place, option in enumerate(options[name])} for name in relation.variables]
+        totals = np.full([len(known) for known in places], forbidden * choices, dtype=object)
+        for combination, units in cost.items():
+            if all(option in known for option, known in zip(combination, places, strict=True)):
+                totals[tuple(known[option] for option, known in zip(combination, places, strict=True))] = units * choices
+        tables.append(_Table(relation.variables, totals))
+    return tables
+
+
+def _least(sizes: Mapping[str, int], tables: Sequence[_Table]) -> dict[str, int]:
+    """The place of each variable's option in the choice of the least total; `sizes` are how many options they have."""
+    left, eliminated = list(sizes), []
+    while left:
+        name = min(left, key=lambda one: math.prod(sizes[other] for other in _beside(one, tables)))
+        others = _beside(name, tables)
+        of_it = [table for table in tables if name in table.variables]
+        totals = functools.reduce(np.add, [table.spread((*others, name)) for table in of_it])
+        eliminated.append((name, others, totals.argmin(axis=-1)))
+        least = np.asarray(np.minimum.reduce(totals, axis=-1), dtype=object)
+        tables = [*(table for table in tables if name not in table.variables), _Table(others, least)]
+        left.remove(name)
+    places: dict[str, int] = {}
+    for name, others, best in reversed(eliminated):
+        places[name] = int(best[tuple(places[other] for other in others)])
+    return places
+
+
+def _beside(name: str, tables: Collection[_Table]) -> tuple[str, ...]:
+    """The other variables of all tables that speak of one."""
+    found = dict.fromkeys(other for table in tables if name in table.variables for other in table.variables)
+    return tuple(other for other in found if other != name)

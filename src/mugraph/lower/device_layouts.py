@@ -23,15 +23,12 @@ _ORDER_COST = 1e-3
 
 
 def with_device_layouts(graph: Graph, launches: Mapping[int, Launch]) -> dict[int, Launch]:
-    """The launches of a kernel graph with the tensors between them in the orders that cost fewest sectors.
-
-    Raises TargetUnavailable without the solver.
-    """
+    """The launches of a kernel graph with the tensors between them in the orders that cost fewest sectors."""
     tensors = [tensor for value in _between(graph, launches) if (tensor := _tensor(value, launches)) is not None]
     if not tensors:
         return dict(launches)
     options = {tensor.name: tensor.dimensions.orders() for tensor in tensors}
-    relations = [Relation((name,), {(o,): _ORDER_COST * (o != orders[-1]) for o in orders}) for name, orders in options.items()]
+    relations = [Relation((name,), {(o,): _ORDER_COST * (o != orders[0]) for o in orders}) for name, orders in options.items()]
     for index, launch in launches.items():
         relations.extend(_relations(index, launch.kernel, tensors))
     chosen = choose(options, relations)
