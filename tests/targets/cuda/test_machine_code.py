@@ -19,7 +19,7 @@ from mugraph.lower import construct
 from mugraph.lower.issue_slots import BOX_COPY as BOX_COPY_SLOTS
 from mugraph.lower.issue_slots import PANEL_OF_ONE
 from mugraph.targets.cuda.machine import Cuda
-from mugraph.targets.cuda.nvrtc import compile_cubin
+from mugraph.targets.cuda.nvrtc import Cubin, compile_cubin
 
 pytest.importorskip("cuda.core", reason="kernels are compiled by NVRTC; pip install 'mugraph[cuda]'")
 
@@ -67,8 +67,13 @@ def disassembled(graph: Graph, machine: Cuda, tmp_path: Path, edit: Callable[[st
     """The disassembly of the kernels of a muGraph."""
     launches = machine.lower(construct(graph)).values()
     (source,) = machine.print([launch.kernel for launch in launches]).values()
+    return code_of(compile_cubin(edit(source), machine.architecture), tmp_path)
+
+
+def code_of(cubin: Cubin, tmp_path: Path) -> str:
+    """The disassembly of machine code."""
     file = tmp_path / "kernels.cubin"
-    file.write_bytes(compile_cubin(edit(source), machine.architecture).code)
+    file.write_bytes(cubin.code)
     assert DISASSEMBLER is not None
     return subprocess.run([DISASSEMBLER, "-c", file], capture_output=True, text=True, check=True).stdout
 
@@ -131,6 +136,30 @@ def test_rows_are_divided_without_branches_where_results_have_16_bits(dtype: DTy
     code = disassembled(kernel.build(kernel.graph_defined(body, [x])), Cuda.of("cuda:sm_90"), tmp_path)
     assert len(DIVISION_TEST.findall(code)) == DIVISIONS[dtype]
     assert (len(RECIPROCAL.findall(code)) == 1) == (dtype is DType.BF16), "which serves all elements of a thread"
+
+
+FP8_PRODUCT = """
+extern "C" __global__ void product(const unsigned *a, const unsigned *b, float *d)
+{
+    float s[4] = {};
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.TYPE.TYPE.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    for (int i = 0; i < 4; ++i) d[i] = s[i];
+}
+"""
+
+
+@pytest.mark.parametrize("element", ["e4m3", "e5m2"])
+@pytest.mark.parametrize(("architecture", "has_unit"), [("sm_89", True), ("sm_90", False), ("sm_100", False), ("sm_120", True)])
+def test_some_architectures_multiply_fp8_by_units_of_fp16(
+    architecture: str, has_unit: bool, element: str, tmp_path: Path
+) -> None:
+    """So that `mma` in fp8 would gain nothing there (docs/cuda-target.md, "Products of fp8")."""
+    text = code_of(compile_cubin(FP8_PRODUCT.replace("TYPE", element), architecture), tmp_path)
+    assert len(re.findall(r"QMMA\.16832", text)) == has_unit
+    assert len(re.findall(r"HMMA\.16816\.F32 ", text)) == (0 if has_unit else 2)
 
 
 def test_local_memory_is_seen(tmp_path: Path) -> None:
