@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_
 
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.sizes.dims import Declared, Dim
-from mugraph.sizes.sliced_functions import SlicedFunction, sliced_function
+from mugraph.sizes.sliced_functions import SlicedFunction, compared_sizes, sliced_function
 
 BATCH = Dim("batch", 1, 64)
 ROWS = 6
@@ -55,6 +55,9 @@ def heads(x: torch.Tensor) -> torch.Tensor:
         (lambda w, x: w.T @ x.T, (torch.randn(8, 4), rows(8))),
         (nn.Sequential(nn.Linear(8, 4), nn.ReLU(inplace=True), nn.Dropout(), nn.BatchNorm1d(4)).eval(), (rows(8),)),
         (lambda x: {"y": x.exp(), "n": 3}, (rows(8),)),
+        (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(), (rows(5, 16),)),
+        (lambda x, w: (x.transpose(0, 1).reshape(-1, 8) @ w).view(5, -1, 4).exp(), (rows(5, 8), torch.randn(8, 4))),
+        (lambda x: x.repeat_interleave(3, 1) + x.repeat(1, 3), (rows(8),)),
     ],
 )  # fmt: skip
 def test_these_act_on_slices(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> None:
@@ -157,6 +160,12 @@ PLANTED: dict[str, Callable[..., Any]] = {
     "its text": branches(lambda size: str(size) == "7"),
     "a key": lambda x: x * {7: 2.0}.get(x.shape[0], 1.0),
     "one of several": branches(lambda size: size in (7, 9)),
+    "in another order": lambda x: x.T.reshape(-1).exp(),
+    "orders together": lambda x: (x.reshape(-1, 1) + x.T.reshape(-1, 1)).reshape(-1, 8),
+    "parted elsewhere": lambda x: x.T.reshape(-1, 4).sum(-1),
+    "several times": lambda x: x.repeat(2, 1),
+    "each twice": lambda x: x.repeat_interleave(2, 0),
+    "as often as another says": lambda x: x.repeat_interleave(torch.ones(8, dtype=torch.int64).expand(8), 1) * x.shape[0],
     "a caught error": lambda x: tried(x),
 }  # fmt: skip
 
@@ -188,6 +197,21 @@ def test_a_range_of_few_sizes_is_looked_at_in_it() -> None:
     assert set(sliced(lambda x: x.exp(), rows(8), dim=Dim("batch", 5, 6)).sizes) == {5, 6}
     with pytest.raises(SizeMatters, match="has one size"):
         sliced(lambda x: x.exp(), rows(8), dim=Dim("batch", 6, 6))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "slice_bytes", "sizes"),
+    [
+        (1, 64, 4, [61, 59, 1]),
+        (1, 256, 1 << 23, [31, 29, 1]),
+        (1, 8, 1 << 27, [2, 3, 1]),
+        (1, 8, 1 << 40, [2, 3, 1]),
+        (9, 10, 4, [10, 9]),
+        (1, 2, 1 << 40, [2, 1]),
+    ],
+)
+def test_large_slices_are_looked_at_in_small_numbers(low: int, high: int, slice_bytes: int, sizes: list[int]) -> None:
+    assert compared_sizes(Dim("batch", low, high), slice_bytes) == sizes
 
 
 def test_several_dimensions_are_refused() -> None:

@@ -97,6 +97,23 @@ def attended(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
     return F.scaled_dot_product_attention(x, x, torch.sin(x), is_causal=rng.random() < 0.5)
 
 
+def in_other_order(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    """Something done where another dimension stands before the first two or three, as one; then they are parted again."""
+    first, last = sorted((dim_of(x, rng) % x.dim(), dim_of(x, rng) % x.dim()))
+    moved = x.movedim(last, first)
+    together = moved.flatten(first, min(first + rng.randint(1, 2), x.dim() - 1))
+    parted = moved.shape if rng.random() < 0.7 else [*moved.shape[:first], -1, *moved.shape[first + 1 :]]
+    made = rng.choice([torch.sin, torch.relu, lambda y: y + y.roll(1, dim_of(y, rng)), lambda y: y * together])(together)
+    return made.reshape(parted).movedim(first, last)
+
+
+def again(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    """Elements several times."""
+    if rng.random() < 0.5:
+        return x.repeat_interleave(rng.choice((1, 2, 3)), dim_of(x, rng))
+    return x.repeat([rng.choice((1, 1, 2)) for _ in range(x.dim() + rng.randrange(2))])
+
+
 STEPS: tuple[Step, ...] = (
     permuted,
     reshaped,
@@ -105,6 +122,8 @@ STEPS: tuple[Step, ...] = (
     joined,
     normalized,
     attended,
+    in_other_order,
+    again,
     lambda x, rng: x.sum(dim_of(x, rng), keepdim=rng.random() < 0.5),
     lambda x, rng: x - x.amax(dim_of(x, rng), keepdim=True),
     lambda x, rng: x.var(dim_of(x, rng), keepdim=True) + x,

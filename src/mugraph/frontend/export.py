@@ -192,7 +192,7 @@ def recorded_at_all_sizes(
     """
     positional = tuple(dims.get(number) for number in range(len(args)))
     named = {name: dims.get(name) for name in kwargs}
-    with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), _spelled_attention():
         stand_ins = tree_map_only(torch.Tensor, _stand_in, (tuple(args), dict(kwargs)))
         capture = torch._dynamo.export(
             _Called(fn),
@@ -203,6 +203,17 @@ def recorded_at_all_sizes(
         calls = capture(*stand_ins[0], **stand_ins[1]).graph_module
         _check_read(calls)
         return torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
+
+
+@contextlib.contextmanager
+def _spelled_attention() -> Iterator[None]:
+    """Modules of attention call the operators that they are made of, not one that does all of it, as where they are traced."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _check_read(calls: torch.fx.GraphModule) -> None:

@@ -22,7 +22,10 @@ from torch.utils._pytree import tree_leaves
 from mugraph.errors import MugraphError
 
 Axis = int | None
-"""The dimension that a tensor has of the axis, if any: index i of it is slice i // c, where its size is c times the symbol."""
+"""The dimension that a tensor has of the axis, if any. Its size is c times the symbol s, in m stretches (`stretches_of`) with
+equally many elements of each slice: index i of it is of slice i // (c / m) % s."""
+_STRETCHES = "stretches"
+"""In the `meta` of a node, how many stretches its tensors have; one where nothing is said."""
 
 
 class SizeMatters(MugraphError):
@@ -49,6 +52,8 @@ def check_slices(graph: fx.Graph) -> None:
                 symbols_of(source.meta.get("val")) and not _tensors(source.meta.get("val")) for source in node.all_input_nodes
             ):
                 raise SizeMatters("a number that depends on the size is returned")
+            if any(stretches_of(source) > 1 for source in node.all_input_nodes):
+                raise SizeMatters("slices are no neighbours in what is returned")
         else:
             raise SizeMatters(f"{node.op} {node.target}: nothing is known of it")
 
@@ -82,6 +87,12 @@ def dim_of(tensor: torch.Tensor) -> Axis:
     return dims[0] if dims else None
 
 
+def stretches_of(node: fx.Node) -> int:
+    """Of how many stretches the axis is put together in the tensors of a checked node; in each, slices stand in order."""
+    stretches: int = node.meta.get(_STRETCHES, 1)
+    return stretches
+
+
 def check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
     """Raise SizeMatters, naming the call, unless it treats all slices along the axis alike.
 
@@ -96,6 +107,7 @@ def check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
 def _check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
     value = node.meta.get("val")
     if node.target is operator.getitem:
+        node.meta[_STRETCHES] = stretches_of(node.args[0])  # type: ignore[arg-type]
         return
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return  # its readers say whether they may read it
@@ -120,6 +132,7 @@ def _check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
             raise SizeMatters(f"the axis comes out in another dimension of {_text(tensor)} than it should")
         if axis is not None and not is_size(tensor.shape[axis]):
             raise SizeMatters(f"a size of {_text(tensor)} is none that is followed")
+    node.meta[_STRETCHES] = _regrouped(call) if rule is _in_order else call.stretches
 
 
 _SIZES = frozenset({"size", "shape", "sizes"})
@@ -177,6 +190,17 @@ class Call:
         return [tensor for source in self.node.all_input_nodes for tensor in _tensors(source.meta.get("val"))]
 
     @property
+    def stretches(self) -> int:
+        """The stretches of the axis in all operands that have it; raises SizeMatters where these differ."""
+        sources = [
+            source for source in self.node.all_input_nodes if any(dim_of(each) is not None for each in _tensors_of(source))
+        ]
+        counts = {stretches_of(source) for source in sources}
+        if len(counts) > 1:
+            raise SizeMatters("its operands have slices in different orders")
+        return counts.pop() if counts else 1
+
+    @property
     def result(self) -> torch.Tensor:
         """The first result."""
         return _tensors(self.node.meta["val"])[0]
@@ -215,15 +239,26 @@ def _constant(call: Call) -> Axis:
 
 
 def _in_order(call: Call) -> Axis:
-    """The elements in their order, in another shape: with as many elements before the axis it is the same one."""
-    operand = call.tensor("self")
-    assert operand is not None
-    axis, place = dim_of(operand), dim_of(call.result)
-    if axis is None:
+    """The elements in their order, in another shape."""
+    if call.axis("self") is None:
         return None
-    if place is None or math.prod(operand.shape[:axis]) != math.prod(call.result.shape[:place]):
-        raise SizeMatters(f"the axis does not stay whole from {_text(operand)} to {_text(call.result)}")
-    return place
+    _regrouped(call)
+    return dim_of(call.result)
+
+
+def _regrouped(call: Call) -> int:
+    """The stretches of the axis when the elements stand in another shape: there are as many of them, times what stands before the
+    axis, as there were. Raises SizeMatters where that is no way to number slices."""
+    operand, result = call.tensor("self"), call.result
+    assert operand is not None
+    axis, place = dim_of(operand), dim_of(result)
+    if axis is None:
+        return 1
+    if place is not None:
+        stretches, rest = divmod(math.prod(operand.shape[:axis]) * call.stretches, math.prod(result.shape[:place]))
+        if not rest and stretches and (stretches == 1 or _multiple(result.shape[place]) % stretches == 0):
+            return int(stretches)
+    raise SizeMatters(f"the axis does not stay whole from {_text(operand)} to {_text(result)}")
 
 
 def _expanded(call: Call) -> Axis:
@@ -381,6 +416,23 @@ def _attended(call: Call) -> Axis:
     return _aligned(tensors, call.result.dim())
 
 
+def _interleaved(call: Call) -> Axis:
+    """Each position of a dimension several times in a row."""
+    call.without("repeats")
+    return _along(call)
+
+
+def _tiled(call: Call) -> Axis:
+    """The whole several times along each dimension, of which there may be new ones in front."""
+    axis, times = call.axis("self"), call["repeats"]
+    if axis is None:
+        return None
+    place: int = len(times) - call.rank("self") + axis
+    if times[place] != 1:
+        raise SizeMatters("it acts along the axis")
+    return place
+
+
 def _looked_up(call: Call) -> Axis:
     call.without("weight")
     return call.axis("indices")
@@ -424,6 +476,8 @@ _BY_RULE: Sequence[tuple[Rule, str]] = (
     (_along, "softmax _softmax log_softmax _log_softmax cumsum cumprod logcumsumexp"),
     (_along, "slice narrow split split_with_sizes unsafe_split chunk unsafe_chunk sort topk glu"),
     (partial(_along, name="dims"), "flip roll"),
+    (_interleaved, "repeat_interleave"),
+    (_tiled, "repeat"),
     (partial(_last, operand="self", count=1), "avg_pool1d max_pool1d adaptive_avg_pool1d"),
     (partial(_last, operand="self", count=2), "tril triu avg_pool2d max_pool2d adaptive_avg_pool2d _adaptive_avg_pool2d"),
     (partial(_last, operand="self", count=3), "avg_pool3d max_pool3d adaptive_avg_pool3d _adaptive_avg_pool3d"),
@@ -484,11 +538,14 @@ def symbols_of(value: Any) -> frozenset[Any]:
 
 def _is_multiple(size: Any) -> bool:
     """Whether a size is a number times the symbol."""
-    if not isinstance(size, torch.SymInt):
-        return False
+    return isinstance(size, torch.SymInt) and _multiple(size) > 0
+
+
+def _multiple(size: Any) -> int:
+    """How many times the symbol a size is that has it; 0 where it is no whole number of times."""
     (symbol,) = size.node.expr.free_symbols
     factor = size.node.expr / symbol
-    return bool(factor.is_Integer and factor > 0)
+    return int(factor) if factor.is_Integer and factor > 0 else 0
 
 
 def _text(tensor: torch.Tensor) -> str:

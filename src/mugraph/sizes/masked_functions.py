@@ -34,7 +34,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.masked_calls import MaskedCalls
-from mugraph.sizes.sliced_functions import check_memory, compared_sizes, recorded
+from mugraph.sizes.sliced_functions import bytes_of_slice, check_memory, compared_sizes, recorded
 from mugraph.verifier import verify_graphs
 
 _SLOTS_MORE = 3
@@ -82,7 +82,7 @@ def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     (dim,) = declared.dims.values()
     if dim.low == dim.high:
         raise SizeMatters(f"dimension {dim.name} has one size")
-    sizes = tuple(compared_sizes(dim))
+    sizes = tuple(compared_sizes(dim, bytes_of_slice(declared, args, kwargs)))
     try:
         with asked_outside_torch() as asked:
             found = _recorded(fn, declared, dim, sizes, *declared.resized((sizes[0],), args, kwargs))

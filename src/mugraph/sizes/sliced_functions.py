@@ -27,6 +27,8 @@ from mugraph.sizes.sliced_programs import Places, SlicedProgram
 
 _GENERIC = 64
 """Programs are compared at sizes up to this one: larger tensors tell nothing more."""
+_GENERIC_BYTES = 1 << 28
+"""And at smaller sizes where the arguments would take more bytes than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     (dim,) = declared.dims.values()
     if dim.low == dim.high:
         raise SizeMatters(f"dimension {dim.name} has one size")
-    generic, *sizes = compared_sizes(dim)
+    generic, *sizes = compared_sizes(dim, bytes_of_slice(declared, args, kwargs))
     try:
         _check_recording(fn, declared, dim, *declared.resized((generic,), args, kwargs))
         with asked_outside_torch() as asked:
@@ -115,11 +117,19 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     return found
 
 
-def compared_sizes(dim: Dim) -> list[int]:
+def compared_sizes(dim: Dim, slice_bytes: int) -> list[int]:
     """Sizes whose programs are compared: the smallest, and two primes, beside which nothing is a multiple or a divisor."""
     sizes = range(max(dim.low, 2), max(min(dim.high, _GENERIC), min(dim.high, dim.low + _GENERIC)) + 1)
     primes = [size for size in sizes if all(size % divisor for divisor in range(2, size))]
-    return list(dict.fromkeys([*(primes[::-1] + list(sizes)[::-1])[:2], dim.low]))
+    best = [size for size in dict.fromkeys([*reversed(primes), *reversed(sizes)]) if size * slice_bytes <= _GENERIC_BYTES]
+    chosen = best if len(best) > 1 else [*dict.fromkeys([*primes, *sizes])]
+    return list(dict.fromkeys([*chosen[:2], dim.low]))
+
+
+def bytes_of_slice(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Bytes that arguments with a dynamic dimension take for each position of it."""
+    places = declared.places(args, kwargs)
+    return sum(tensor.numel() // max(tensor.shape[position], 1) * tensor.element_size() for _, tensor, position, _ in places)
 
 
 def check_memory(calling: FunctionCalling) -> None:
