@@ -26,15 +26,28 @@ def check_sizes(folder: Path) -> tuple[int, ...]:
         low, high = document["dimension"]["low"], document["dimension"]["high"]
         if not all(low <= size <= high for size in places):
             raise Rejected("sizes.json: a size of the table is outside of its range")
-        slices = {size: _slice(place, dims, size) for size, place in places.items()}
+        rows = document.get("rows")
+        if rows is not None:
+            _check_rows(rows, dims, low, high)
+        slices = {size: _slice(place, dims, size, rows is not None) for size, place in places.items()}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Rejected(f"the saved range is malformed ({type(error).__name__}: {error})") from None
     _compare(slices)
     return tuple(slices)
 
 
-def _slice(folder: Path, dims: list[int | None], size: int) -> tuple[Json, list[int | None]]:
-    """The program of a result at size 1 of the axis, and the axis in its outputs, which is where its muGraph has it."""
+def _check_rows(rows: Json, dims: list[int | None], low: int, high: int) -> None:
+    """Raise Rejected unless slices can be the rows of two dimensions, of which the first stands before the axis."""
+    first, second = rows["first"], rows["second"]
+    if (first["low"] * second["low"], first["high"] * second["high"]) != (low, high):
+        raise Rejected("sizes.json: the ranges of the two dimensions do not make up that of their rows")
+    if 0 in dims or not all(place is None or (isinstance(place, int) and place >= 0) for place in rows["results"]):
+        raise Rejected("sizes.json: rows have two dimensions, and there is one")
+
+
+def _slice(folder: Path, dims: list[int | None], size: int, of_rows: bool) -> tuple[Json, list[int | None]]:
+    """The program of a result at size 1 of the axis, and the axis in its outputs, which is where its muGraph has it. Of rows
+    there is one of the dimension before it."""
     saved = read(folder)
     graphs = []
     for name in ("program.json", "graph.json"):
@@ -45,6 +58,8 @@ def _slice(folder: Path, dims: list[int | None], size: int) -> tuple[Json, list[
     inputs = [node["outputs"][0]["shape"] for node in program["nodes"] if node["op"] == "input"]
     if len(inputs) != len(dims) or any(dim is not None and shape[dim] != size for shape, dim in zip(inputs, dims, strict=True)):
         raise Rejected(f"sizes/{size}: its program does not take inputs of that size where sizes.json says")
+    if of_rows and any(dim is not None and shape[dim - 1] != 1 for shape, dim in zip(inputs, dims, strict=True)):
+        raise Rejected(f"sizes/{size}: its program has several of the dimension before its rows")
     places = places_with_lookups(program, graph, dims)
     (ours, outputs), (_, theirs) = (cut_axis(each, places) for each in with_inputs_for_lookups(program, graph))
     if outputs != theirs:

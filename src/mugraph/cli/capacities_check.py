@@ -36,7 +36,7 @@ def _function(word: str, saved: SavedCapacities, programs: Programs) -> Part:
     from mugraph.sizes.masked_functions import masked_function
 
     try:
-        masked = recorded_again(masked_function, word, saved.dim, saved.dynamic)
+        masked = recorded_again(masked_function, word, [(*place, saved.dim) for place in saved.dynamic])
     except SizeMatters as error:
         return Part(Status.REFUSED, f"{word} is no masked program at every size: {error}")
     for capacity, place in saved.programs.items():

@@ -73,15 +73,14 @@ class RangeCheck(Generic[S]):
 def recorded_again(
     by: Callable[[Callable[..., Any], Declared, Sequence[Any], Mapping[str, Any]], R],
     word: str,
-    dim: Dim,
-    dynamic: Iterable[tuple[int | str, int]],
+    places: Iterable[tuple[int | str, int, Dim]],
 ) -> R:
-    """What `by` makes of a function that a word names, with a dimension in these places of its arguments; raises SizeMatters."""
+    """What `by` makes of a function that a word names, with dimensions in these places of its arguments; raises SizeMatters."""
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
         subject = resolve(word)
         if isinstance(subject.function, Program) or subject.inputs is None:
             raise InvalidInput(f"{word} is no function of PyTorch")
         declared: dict[int | str, dict[int, Dim]] = {}
-        for argument, position in dynamic:
+        for argument, position, dim in places:
             declared.setdefault(argument, {})[position] = dim
         return by(subject.function, Declared.of(declared), *arguments_of(subject.inputs))

@@ -15,6 +15,7 @@ from mugraph.ir.serialize import graph_from_json
 
 if TYPE_CHECKING:
     from mugraph.sizes.saved_sizes import SavedSizes
+    from mugraph.sizes.sliced_functions import SlicedFunction
 
 
 def check_range(folder: Path, word: str | None, rounds: int | None, json_output: bool) -> int:
@@ -33,10 +34,9 @@ def _one_program(folder: Path) -> str:
 def _function(word: str, saved: SavedSizes, programs: Programs) -> Part:
     """Whether a function acts on slices at every size of the range, and these programs are what it is of each."""
     from mugraph.frontend.symbolic_axis import SizeMatters
-    from mugraph.sizes.sliced_functions import sliced_function
 
     try:
-        sliced = recorded_again(sliced_function, word, saved.dim, saved.dynamic)
+        sliced, claim = _recorded(word, saved)
     except SizeMatters as error:
         return Part(Status.REFUSED, f"{word} is not what it is of each slice at every size: {error}")
     for place, each in programs.items():
@@ -48,6 +48,21 @@ def _function(word: str, saved: SavedSizes, programs: Programs) -> Part:
             return Part(Status.REFUSED, f"{word} returns its tensors in another structure than is saved")
         if (other := other_tensors(word, constants_in(files), None, sliced.calling)) is not None:
             return other
-    return Part(
-        Status.CHECKED, f"recorded again, it acts on slices {sliced.claim.partition(':')[0]}, and is these programs of each"
-    )
+    return Part(Status.CHECKED, f"recorded again, it acts on slices {claim.partition(':')[0]}, and is these programs of each")
+
+
+def _recorded(word: str, saved: SavedSizes) -> tuple[SlicedFunction, str]:
+    """The function of a range of sizes, or of rows of two dimensions, and for which sizes it is that; raises SizeMatters."""
+    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.sizes.row_functions import row_function
+    from mugraph.sizes.sliced_functions import sliced_function
+
+    rows = saved.rows
+    if rows is None:
+        sliced = recorded_again(sliced_function, word, [(*place, saved.dim) for place in saved.dynamic])
+        return sliced, sliced.claim
+    places = [(argument, place - 1 + more, dim) for argument, place in saved.dynamic for more, dim in enumerate(rows.dims)]
+    found = recorded_again(row_function, word, places)
+    if found.rows.results != rows.results:
+        raise SizeMatters("its results have rows in other places than are saved")
+    return found.sliced, found.claim

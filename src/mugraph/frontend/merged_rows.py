@@ -17,10 +17,10 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mugraph.frontend.masked_axis import name_of
-from mugraph.frontend.symbolic_axis import SizeMatters, symbols_of
+from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, symbols_of
 
 _HINT = 61
 """The number of rows at which a graph is recorded with a symbol, no more common than others."""
@@ -73,6 +73,21 @@ def merged_rows(graph: fx.Graph) -> fx.Graph:
             _check_followed(node)
             merging.renumber(node, copy)
     return made
+
+
+def pairs_of_results(graph: fx.Graph, merged: fx.Graph) -> tuple[int | None, ...]:
+    """By tensor that a graph returns, the first of the two dimensions in it that are one in the merged graph; None where
+    there are no two of them."""
+    return tuple(
+        axis_of(after) if before.dim() > after.dim() else None
+        for before, after in zip(_results(graph), _results(merged), strict=True)
+    )
+
+
+def _results(graph: fx.Graph) -> list[torch.Tensor]:
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    nodes = [node for node in tree_leaves(output.args) if isinstance(node, fx.Node)]
+    return [tensor for node in nodes for tensor in _tensors(node.meta.get("val"))]
 
 
 def _symbols(graph: fx.Graph) -> _Symbols:

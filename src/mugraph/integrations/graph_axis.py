@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from mugraph.frontend.graph_passes import owner_of
-from mugraph.frontend.merged_rows import merged_rows
+from mugraph.frontend.merged_rows import merged_rows, pairs_of_results
 from mugraph.frontend.node_traits import mutates
 from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, check_slices, with_sizes
 
@@ -66,14 +66,15 @@ class GraphAxis:
                 raise SizeMatters("an argument has several elements for each slice")
             if not originals[number].is_contiguous():
                 raise SizeMatters("an argument is not contiguous")
-        results, rows = _results(graph), _results(followed)
-        places = tuple(map(_place, rows))
+        results = _results(graph)
+        places = tuple(map(_place, _results(followed)))
         if not all(result.is_contiguous() for result, place in zip(results, places, strict=True) if place is not None):
             raise SizeMatters("a result is not contiguous")
         if len(numbers) == 1:
             return cls(numbers[0], inputs, places)
-        pairs = (place is not None and one.dim() > other.dim() for one, other, place in zip(results, rows, places, strict=True))
-        return cls(ordered[0], inputs, places, ordered[1], tuple(pairs))
+        firsts = iter(pairs_of_results(graph, followed))
+        pairs = tuple(result is not None and next(firsts) is not None for result in results)
+        return cls(ordered[0], inputs, places, ordered[1], pairs)
 
     @property
     def of_rows(self) -> bool:

@@ -2,7 +2,8 @@
 
 Where the function acts on slices along its dynamic dimension (`mugraph.sizes.sliced_functions`), a table of sizes is searched,
 proved and measured, and every other size is put together of these at once. Where the dimension is reduced by operators that can
-be masked (`mugraph.sizes.masked_functions`), kernels of a few capacities run every size that they hold. Elsewhere kernels are
+be masked (`mugraph.sizes.masked_functions`), kernels of a few capacities run every size that they hold. Two dimensions that stand
+side by side are one where the function does the same to every row (`mugraph.sizes.row_functions`). Elsewhere kernels are
 made for each size at its first call, by the muGraph that won at the nearest size of the table: its structure is known, so it is
 scheduled, compiled, proved and compared with float64 at the new size, and neither searched nor measured again.
 """
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from mugraph.sizes.capacity_results import CapacityTable
     from mugraph.sizes.covering import Covering
     from mugraph.sizes.loaded_capacities import LoadedCapacities
-    from mugraph.sizes.saved_sizes import LoadedSizes
+    from mugraph.sizes.row_functions import RowFunction
+    from mugraph.sizes.row_results import RowResults
+    from mugraph.sizes.saved_sizes import LoadedRows, LoadedSizes
     from mugraph.sizes.sliced_functions import SlicedFunction
 
 Optimize = Callable[..., Superoptimized]
@@ -57,9 +60,9 @@ _ROUNDS, _SECONDS = 30, 1.0
 class DynamicSuperoptimized(Shared):
     """The result of `mugraph.superoptimize(..., dynamic=...)`: call it like the function it replaces, with any declared sizes.
 
-    `sliced` says why sizes are put together of those in `table`, `capacities` that they are run by kernels for larger ones. Where
-    both are None, `reason` says why, and the first call with new sizes compiles for them, which takes about a second; threads
-    that need them wait for it.
+    `sliced` says why sizes are put together of those in `table`, `capacities` that they are run by kernels for larger ones,
+    `rows` that two dimensions are run as one. Where all are None, `reason` says why, and the first call with new sizes compiles
+    for them, which takes about a second; threads that need them wait for it.
     """
 
     def __init__(self, fn: Callable[..., Any], dynamic: Dynamic, settings: Mapping[str, Any], optimize: Optimize) -> None:
@@ -68,6 +71,7 @@ class DynamicSuperoptimized(Shared):
         self.dims = self.declared.dims
         self.sliced: SlicedFunction | None = None
         self.capacities: CapacityTable | None = None
+        self.rows: RowResults | None = None
         self.reason = ""
         self.table: dict[Sizes, Superoptimized] = {}
         """The sizes that were searched and measured."""
@@ -76,7 +80,8 @@ class DynamicSuperoptimized(Shared):
         self.costs = Costs({})
         """Of a function that acts on slices."""
         self._optimize = optimize
-        self._first = next((argument, position) for argument, dims in dynamic.items() for position in dims)
+        places = [(dim.name, argument, position) for argument, dims in dynamic.items() for position, dim in dims.items()]
+        self._first = [next((where, at) for name, where, at in places if name == wanted) for wanted in self.dims]
         self._runs: dict[Sizes, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
@@ -96,12 +101,18 @@ class DynamicSuperoptimized(Shared):
             raise
 
     def _sizes_at_once(self, args: Sequence[Any]) -> Sizes:
-        """The size that the first argument says, where there is one dimension: what runs then looks at the others."""
-        argument, position = self._first
-        if isinstance(argument, str) or argument >= len(args) or (self.sliced is None and self.capacities is None):
+        """The sizes that the first arguments with them say, where what runs then looks at the others."""
+        if self.sliced is None and self.capacities is None and self.rows is None:
             return ()
-        shape = getattr(args[argument], "shape", ())
-        return (shape[position],) if -len(shape) <= position < len(shape) else ()
+        sizes = []
+        for argument, position in self._first:
+            if isinstance(argument, str) or argument >= len(args):
+                return ()
+            shape = getattr(args[argument], "shape", ())
+            if not -len(shape) <= position < len(shape):
+                return ()
+            sizes.append(shape[position])
+        return tuple(sizes)
 
     def at(self, *args: Any, **kwargs: Any) -> Superoptimized:
         """The result for these very sizes of arguments, made now if they are new."""
@@ -129,6 +140,8 @@ class DynamicSuperoptimized(Shared):
     @property
     def claim(self) -> str:
         """For which sizes results hold, and why, in words."""
+        if self.rows is not None:
+            return self.rows.claim
         if self.capacities is not None:
             return self.capacities.claim
         if self.sliced is None:
@@ -145,6 +158,8 @@ class DynamicSuperoptimized(Shared):
     @property
     def error_bound(self) -> float | None:
         """The probability that some muGraph which others are put together of is wrong; None where one has no bound."""
+        if self.rows is not None:
+            return self.rows.result.error_bound
         if self.capacities is not None:
             return self.capacities.error_bound
         bounds = [self.table[size,].certificate.error_bound for size in self.costs.kernels]
@@ -164,18 +179,26 @@ class DynamicSuperoptimized(Shared):
 
         Raises StorageError where each size has kernels of its own, or no capacity holds some, and what saving a result raises.
         """
-        from mugraph.sizes import saved_capacities, saved_sizes  # loads PyTorch
+        from mugraph.sizes import saved_capacities  # loads PyTorch
 
         if self.capacities is not None:
             return saved_capacities.save(Path(path), self.capacities, self.declared.dynamic, self.claim)
+        if self.rows is not None:
+            return self.rows.result._save_sizes(Path(path), self.claim, self.rows.function)
+        return self._save_sizes(Path(path), self.claim)
+
+    def _save_sizes(self, path: Path, claim: str, of_rows: RowFunction | None = None) -> Path:
+        """Write the table of what acts on slices; where these are the rows of two dimensions, say so."""
+        from mugraph.sizes import saved_sizes  # loads PyTorch
+
         if self.sliced is None:
             raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
         table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
         costs = replace(self.costs, kernels={size: _seconds(result) for size, result in table.items()}, own={})
-        return saved_sizes.save(Path(path), self.sliced, self.declared.dynamic, table, costs, self.claim)
+        return saved_sizes.save(path, self.sliced, self.declared.dynamic, table, costs, claim, of_rows)
 
     @staticmethod
-    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes | LoadedCapacities:
+    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes | LoadedCapacities | LoadedRows:
         """What `save` wrote, compiled for this machine; it is called with one tensor per input of the program, in order.
 
         Raises InvalidInput and UntrustedSources as `mugraph.load` does, which says what `trust_sources` is.
@@ -192,8 +215,10 @@ class DynamicSuperoptimized(Shared):
         """What answers calls with these sizes."""
         if sizes in self.specializations:
             return self.specializations[sizes]
-        if self.sliced is None and self.capacities is None:
+        if self.sliced is None and self.capacities is None and self.rows is None:
             return self.at(*args, **kwargs)
+        if self.rows is not None:
+            return self.rows.run(dict(zip(self.dims, sizes, strict=True)))
         (size,) = sizes
         if self.capacities is not None:
             return self.capacities.run(size)
@@ -226,6 +251,8 @@ class DynamicSuperoptimized(Shared):
         ranges = ", ".join(f"{dim.name} {dim.low}..{dim.high}" for dim in self.dims.values())
         if self.capacities is not None:
             return f"<DynamicSuperoptimized for {ranges}: {len(self.capacities.kernels)} capacities, which hold all sizes>"
+        if self.rows is not None:
+            return f"<DynamicSuperoptimized for {ranges}: as rows, {self.rows.result!r}>"
         how = f"{len(self.specializations)} compiled" if self.sliced is None else "which cover all others"
         return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
 
@@ -248,10 +275,16 @@ def superoptimized_for_sizes(
     from mugraph.frontend.symbolic_axis import SizeMatters
     from mugraph.sizes.sliced_functions import sliced_function
 
+    if listed is None and len(result.dims) == 2:
+        deadline = Deadline(budget)
+        result.rows = _rows(result, arguments, deadline)
+        if result.rows is not None:
+            return result
+        budget = deadline.remaining
     try:
         result.sliced = sliced_function(fn, result.declared, args, kwargs)
     except SizeMatters as error:
-        result.reason = str(error)
+        result.reason = result.reason or str(error)
         if listed is None and (capacities := _capacities(result, arguments, budget)) is not None:
             result.capacities = capacities
             return result
@@ -266,6 +299,30 @@ def superoptimized_for_sizes(
         return result
     _Table(result, args, kwargs, Deadline(budget)).fill()
     return result
+
+
+def _rows(
+    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
+) -> RowResults | None:
+    """Kernels for rows of both dimensions; None for a function that they cannot run, or of which none are found, and why in
+    `reason`."""
+    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.sizes.row_functions import row_function
+    from mugraph.sizes.row_results import RowResults
+
+    try:
+        found = row_function(result.fn, result.declared, *arguments)
+    except SizeMatters as error:
+        result.reason = f"its two dimensions are not those of rows: {error}"
+        return None
+    made = DynamicSuperoptimized(result.fn, found.declared.dynamic, result.settings, result._optimize)
+    made.sliced = found.sliced
+    sizes = {found.rows.first.name: 1, found.rows.second.name: found.rows.second.low}
+    longest = max(found.rows.first.high, found.rows.second.high)
+    resized = result.declared.resized(tuple(sizes[name] for name in result.dims), *arguments)
+    _Table(made, *resized, deadline, longest).fill()
+    result.reason = made.reason
+    return None if made.sliced is None else RowResults(found, made)
 
 
 def _capacities(
@@ -295,28 +352,38 @@ class _Table:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     deadline: Deadline
+    most: int | None = None
+    """The largest size that is searched; that of the range where it is None. Larger ones are several chunks."""
 
     def fill(self) -> None:
         """Search at the ends and in the middle of the range, then add sizes where others would be slow as far as costs say."""
         assert self.result.sliced is not None
         dim = self.result.sliced.dim
-        middle = min(dim.high, max(dim.low, 2 ** round(math.log2(dim.low * dim.high) / 2)))
-        anchors = list(dict.fromkeys([dim.high, dim.low, middle]))
+        high = dim.high if self.most is None else max(min(dim.high, self.most), dim.low)
+        middle = min(high, max(dim.low, 2 ** round(math.log2(dim.low * high) / 2)))
+        anchors = list(dict.fromkeys([high, dim.low, middle]))
         for number, size in enumerate(anchors):
             if not number or not self.deadline.passed:
                 share = self.deadline.share(_ANCHORS / len(anchors))
                 self.result.fill((size,), self.args, self.kwargs, budget=share)
         self.result.settings["budget"] = None
         self.settle()
-        while self.result.sliced is not None and len(self.result.table) < _MOST and not self.deadline.passed:
+        while self._may_grow:
             size = self._missing()
             if size is None:
                 return
             self._take_over(size)
             self.settle()
 
+    @property
+    def _may_grow(self) -> bool:
+        """Whether other sizes can be put together of what is known, and there is room and time to know more."""
+        result = self.result
+        known = result.sliced is not None and bool(result.costs.kernels or result.costs.own)
+        return known and len(result.table) < _MOST and not self.deadline.passed
+
     def settle(self) -> None:
-        """Compute the costs of what may be a part of others; without anything of that kind each size is by itself."""
+        """Compute the costs of what may be a part of others; without anything of that kind the function itself runs all sizes."""
         result, sliced = self.result, self.result.sliced
         assert sliced is not None
         kernels: dict[int, Superoptimized] = {}
@@ -327,9 +394,6 @@ class _Table:
             if made.found and sliced.is_acted_on_by(made.graph):
                 kernels[size] = made
         measured = any(made.report.original_latency is not None for made in result.table.values())
-        if not kernels and not measured:
-            result.sliced, result.reason = None, "no kernels were found for any size of the table"
-            return
         chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
         seconds, own = self._together(kernels) if measured else ({size: _seconds(made) for size, made in kernels.items()}, {})
         result.costs = Costs(seconds, own, chunk, padding)

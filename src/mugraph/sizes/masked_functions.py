@@ -113,7 +113,7 @@ def _recorded(
     given, structure = tree_flatten((tuple(args), dict(kwargs)))
     if not all(isinstance(each, torch.Tensor) for each in given):
         raise SizeMatters("an argument is no tensor")
-    program = recorded(fn, declared, dim, args, kwargs)
+    program = recorded(fn, declared, args, kwargs)
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs):
         raise SizeMatters("it changes a tensor")
     if not all(isinstance(spec.arg, TensorArgument) for spec in program.graph_signature.output_specs):

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch.utils._pytree import tree_leaves
+
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import filled, structure_of
 from mugraph.frontend.saved_constants import ConstantsBeside
@@ -28,6 +30,9 @@ from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
 from mugraph.sizes.covering import Covering
 from mugraph.sizes.dims import Dim, Dynamic
 from mugraph.sizes.range_folder import RangeFolder
+from mugraph.sizes.row_functions import RowFunction
+from mugraph.sizes.row_results import RowCall
+from mugraph.sizes.rows import Rows
 from mugraph.sizes.sliced_functions import SlicedFunction
 from mugraph.sizes.sliced_programs import SlicedProgram
 
@@ -39,8 +44,10 @@ def save(
     table: Mapping[int, Superoptimized],
     costs: Costs,
     claim: str,
+    of_rows: RowFunction | None = None,
 ) -> Path:
-    """Write the results of a table to the folder `path`, as `mugraph.results.serialization.save` does, with their `costs`."""
+    """Write the results of a table to the folder `path`, as `mugraph.results.serialization.save` does, with their `costs`, and
+    which two dimensions the slices are rows of."""
     check_replaceable(path)
     some = next(iter(table.values()))
     record = {
@@ -51,6 +58,8 @@ def save(
         "chunk": costs.chunk,
         "padding": costs.padding,
     }
+    if of_rows is not None:
+        record["rows"] = {**of_rows.rows.to_json(), "compared": [list(pair) for pair in of_rows.pairs]}
     return range_folder.save(path, RANGE, record, table)
 
 
@@ -67,6 +76,8 @@ class SavedSizes:
     costs: Costs
     programs: Mapping[int, Path]
     """The folders of the results, by size."""
+    rows: Rows | None = None
+    """The two dimensions that slices are rows of, where they are; `dim` is then of their product."""
 
     @classmethod
     def of(cls, folder: Path) -> SavedSizes:
@@ -78,7 +89,10 @@ class SavedSizes:
             costs = Costs(seconds, {}, float(record["chunk"]), float(record["padding"]))
             inputs = tuple(None if place is None else int(place) for place in record["inputs"])
             programs = saved.programs(seconds)
-            return cls(saved.dim, saved.dynamic, saved.claim, inputs, record["structure"], costs, programs)
+            rows = Rows.of_json(record["rows"], inputs) if "rows" in record else None
+            if rows is not None and rows.dim != saved.dim:
+                raise ValueError(f"{rows.dim} are the rows, and {saved.dim} is the dimension")
+            return cls(saved.dim, saved.dynamic, saved.claim, inputs, record["structure"], costs, programs, rows)
 
 
 class LoadedSizes(Shared):
@@ -152,7 +166,33 @@ class _AtSize:
         return filled(self.structure, outputs)
 
 
-def load(folder: Path, trust_sources: bool = False) -> LoadedSizes:
+class LoadedRows(Shared):
+    """What `DynamicSuperoptimized.load` reads of two dimensions that are rows: call it as `LoadedSizes`, of any sizes in both
+    ranges."""
+
+    def __init__(self, rows: Rows, result: LoadedSizes) -> None:
+        self.rows, self.result, self.claim = rows, result, result.claim
+
+    def __call__(self, *tensors: Any) -> Any:
+        """The outputs in the structure that the function returned them; raises ShapeMismatch and InvalidInput."""
+        number, place = self.rows.places[0]
+        shape = getattr(tensors[number], "shape", ()) if isinstance(number, int) and number < len(tensors) else ()
+        if place + 1 >= len(shape):
+            raise ShapeMismatch(f"input {number} has no dimensions {self.rows.first.name} and {self.rows.second.name}")
+        sizes = shape[place], shape[place + 1]
+        self.rows.first.check(sizes[0])
+        self.rows.second.check(sizes[1])
+        return RowCall(self.rows, sizes, self.result)(*tensors)
+
+    def plan(self, sizes: Sequence[int]) -> ChunkPlan:
+        """How the rows of two sizes are covered."""
+        return self.result.plan(sizes[0] * sizes[1])
+
+    def __repr__(self) -> str:
+        return f"<LoadedRows of {self.rows.first.name} and {self.rows.second.name}: {self.result!r}>"
+
+
+def load(folder: Path, trust_sources: bool = False) -> LoadedSizes | LoadedRows:
     """The range of sizes in a folder; raises what `mugraph.load` raises, also unless its programs are one of a slice."""
     saved = SavedSizes.of(folder)
     table = {size: load_program(place, trust_sources) for size, place in saved.programs.items()}
@@ -165,4 +205,18 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedSizes:
             raise InvalidInput(f"{folder}: size {size} has other constants than {max(table)}; do not use it")
         if not (largest.is_computed_by(result.program, saved.inputs) and largest.is_acted_on_by(result.graph, saved.inputs)):
             raise InvalidInput(f"{folder}: the program of size {size} is not that of the others, slice by slice; do not use it")
-    return LoadedSizes(saved, table, largest)
+    loaded = LoadedSizes(saved, table, largest)
+    if saved.rows is None:
+        return loaded
+    if not _has_rows(saved.rows, largest, saved.structure):
+        raise InvalidInput(f"{folder}: results have rows in other places than it says; do not use it")
+    return LoadedRows(saved.rows, loaded)
+
+
+def _has_rows(rows: Rows, program: SlicedProgram, structure: Any) -> bool:
+    """Whether each tensor of a structure that is to have two dimensions of rows has the axis in the second of them."""
+    numbers = tree_leaves(filled(structure, range(len(program.outputs))))
+    if len(numbers) != len(rows.results):
+        return False
+    places = zip(rows.results, (program.outputs[number] for number in numbers), strict=True)
+    return all(first is None or axis == first + 1 for first, axis in places)

@@ -90,7 +90,7 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
         raise SizeMatters(f"dimension {dim.name} has one size")
     generic, *sizes = compared_sizes(dim, bytes_of_slice(declared, args, kwargs))
     try:
-        _check_recording(fn, declared, dim, *declared.resized((generic,), args, kwargs))
+        check_slices(recorded(fn, declared, *declared.resized((generic,), args, kwargs)).graph)
         with asked_outside_torch() as asked:
             first = _traced(fn, declared, generic, args, kwargs)
         if asked:
@@ -98,7 +98,7 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
                 f"it asks {asked[0]}, which is answered in one way where it is recorded and in another where it runs"
             )
         check_memory(first)
-        places = _places(first, declared, *declared.resized((generic,), args, kwargs))
+        places = places_of(first, declared, *declared.resized((generic,), args, kwargs))
         try:
             cut = SlicedProgram.of(first.graph, places)
         except MugraphError as error:
@@ -140,24 +140,23 @@ def check_memory(calling: FunctionCalling) -> None:
         raise SizeMatters("it returns views of tensors, or asks how they lie in memory")
 
 
-def _check_recording(
-    fn: Callable[..., Any], declared: Declared, dim: Dim, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    """Raise SizeMatters unless PyTorch records the function at all sizes at once, in calls that treat slices alike."""
-    check_slices(recorded(fn, declared, dim, args, kwargs).graph)
-
-
 def recorded(
-    fn: Callable[..., Any], declared: Declared, dim: Dim, args: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> torch.export.ExportedProgram:
-    """The function at all sizes of its one dynamic dimension at once; raises SizeMatters where PyTorch does not record it so."""
-    symbol = torch.export.Dim(dim.name if dim.name.isidentifier() else "size", min=dim.low, max=dim.high)
+    """The function at all sizes of its dynamic dimensions at once; raises SizeMatters where PyTorch does not record it so."""
     symbols = {
-        argument: {place % tensor.dim(): symbol for _, tensor, place, _ in Declared.of({argument: dims}).places(args, kwargs)}
-        for argument, dims in declared.dynamic.items()
+        dim.name: torch.export.Dim(dim.name if dim.name.isidentifier() else f"size_{number}", min=dim.low, max=dim.high)
+        for number, dim in enumerate(declared.dims.values())
+    }
+    dims = {
+        argument: {
+            place % tensor.dim(): symbols[dim.name]
+            for _, tensor, place, dim in Declared.of({argument: places}).places(args, kwargs)
+        }
+        for argument, places in declared.dynamic.items()
     }
     try:
-        return recorded_at_all_sizes(fn, args, kwargs, symbols)
+        return recorded_at_all_sizes(fn, args, kwargs, dims)
     except (Exception, SystemExit) as error:  # whatever the function raises, or keeps PyTorch from reading it
         raise SizeMatters(_reason(error)) from None
 
@@ -180,7 +179,7 @@ def _dims_of_leaves(arguments: Arguments, declared: Declared, args: Sequence[Any
     return places
 
 
-def _places(traced: Any, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Places:
+def places_of(traced: Any, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Places:
     """For each input of a program its dynamic dimension; none of a tensor that the function brings along."""
     given = _dims_of_leaves(Arguments.of(traced.arguments.fn, args, kwargs), declared, args, kwargs)
     return (*given, *[None] * (len(traced.inputs) - len(given)))

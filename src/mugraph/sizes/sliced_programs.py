@@ -28,6 +28,19 @@ class SlicedProgram:
     def of(cls, program: Graph, places: Places) -> SlicedProgram:
         """Raises MugraphError, which says why, unless the program acts on slices."""
         core, inputs, lookups = _core(program, places)
+        return cls._cut(core, inputs, lookups)
+
+    @classmethod
+    def of_rows(cls, program: Graph, first: Places, second: Places) -> tuple[SlicedProgram, Places]:
+        """A program that acts on slices along two dimensions, at size 1 of both: cut along the second, and where its outputs have
+        the first. Raises MugraphError, which says why, for others."""
+        core, inputs, lookups = _core(program, first)
+        _, others, _ = _core(program, second)
+        once = cls._cut(core, inputs, lookups)
+        return cls._cut(once.graph, others, lookups), once.outputs
+
+    @classmethod
+    def _cut(cls, core: Graph, inputs: Places, lookups: tuple[Lookup, ...]) -> SlicedProgram:
         cut = Cut.of(core, inputs)
         if cut.sums:
             raise NotParallel("it adds slices up")
@@ -53,6 +66,12 @@ class SlicedProgram:
             return self.stands_like(SlicedProgram.of(graph, places))
         except MugraphError:
             return False
+
+    def is_same(self, other: SlicedProgram) -> bool:
+        """Whether both compute the same of a slice: as they are written, or as is proved."""
+        if _signature(self.graph) != _signature(other.graph) or self.lookups != other.lookups:
+            return False
+        return digest(self.graph) == digest(other.graph) or bool(verify_graphs(self.graph, other.graph).equivalent)
 
     def stands_like(self, other: SlicedProgram) -> bool:
         """Whether the axis stands in the same dimensions of the outputs, and of what is looked up."""

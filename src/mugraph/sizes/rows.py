@@ -1,0 +1,88 @@
+"""Two dimensions that stand side by side, as a batch and a length do, of functions that do the same to every row.
+
+Then a call with `b` and `s` of them has the rows of a call with 1 and `b * s`: tensors are views of each other, and one range of
+sizes is enough (docs/theory.md, "Rows of two sizes").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from mugraph.errors import ShapeMismatch
+from mugraph.sizes.dims import Dim
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Two dimensions, of which `first` stands before `second`, and where they are.
+
+    `places` has the arguments that have both, by position or name, and the first of their two dimensions; `results` has that of
+    each tensor that is returned, None where it has rows in one dimension, or none.
+    """
+
+    first: Dim
+    second: Dim
+    places: tuple[tuple[int | str, int], ...]
+    results: tuple[int | None, ...]
+
+    @property
+    def dim(self) -> Dim:
+        """How many rows there are."""
+        name = f"{self.first.name} x {self.second.name}"
+        return Dim(name, self.first.low * self.second.low, self.first.high * self.second.high)
+
+    @property
+    def dims(self) -> tuple[Dim, Dim]:
+        """The first and the second."""
+        return self.first, self.second
+
+    def merged(self, sizes: tuple[int, int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments with one of the first dimension and all rows in the second, contiguous ones as views; raises ShapeMismatch
+        where one does not have these sizes."""
+        positional, named = list(args), dict(kwargs)
+        for argument, place in self.places:
+            given: Any = named if isinstance(argument, str) else positional
+            given[argument] = _reshaped(given[argument], place, sizes, (1, sizes[0] * sizes[1]))
+        return positional, named
+
+    def parted(self, sizes: tuple[int, int], made: Any) -> Any:
+        """What is returned for merged arguments, as the function returns it for those of a call."""
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+
+        tensors, structure = tree_flatten(made)
+        merged = 1, sizes[0] * sizes[1]
+        pairs = zip(tensors, self.results, strict=True)
+        return tree_unflatten(
+            [each if place is None else _reshaped(each, place, merged, sizes) for each, place in pairs], structure
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The dimensions and their places in results; those in arguments stand beside it."""
+        first, second = ({"name": dim.name, "low": dim.low, "high": dim.high} for dim in self.dims)
+        return {"first": first, "second": second, "results": list(self.results)}
+
+    @classmethod
+    def of_json(cls, record: Mapping[str, Any], inputs: Sequence[int | None]) -> Self:
+        """What was written, for calls with one tensor per input of a program, which have the second dimension at `inputs`. Raises
+        KeyError, TypeError, ValueError and InvalidInput for what is malformed."""
+        first, second = (
+            Dim(str(record[name]["name"]), record[name]["low"], record[name]["high"]) for name in ("first", "second")
+        )
+        places = tuple((number, place - 1) for number, place in enumerate(inputs) if place is not None)
+        results = tuple(None if place is None else int(place) for place in record["results"])
+        if any(place < 0 for _, place in places) or any(place is not None and place < 0 for place in results):
+            raise ValueError("rows have two dimensions side by side")
+        return cls(first, second, places, results)
+
+
+def _reshaped(tensor: torch.Tensor, place: int, sizes: tuple[int, int], wanted: tuple[int, int]) -> torch.Tensor:
+    """A tensor with two other sizes from a dimension on, and the same elements in their order."""
+    shape = tuple(getattr(tensor, "shape", ()))
+    if shape[place : place + 2] != sizes:
+        raise ShapeMismatch(f"a tensor of shape {list(shape)} does not have sizes {sizes[0]} and {sizes[1]} from {place} on")
+    return tensor.reshape(*shape[:place], *wanted, *shape[place + 2 :])
