@@ -147,7 +147,7 @@ class DynamicSuperoptimized(Shared):
         if self.sliced is None:
             return f"for each size by a certificate of its own, made at its first call ({self.reason})"
         if not self.costs.kernels:
-            return f"{self.sliced.claim}. No kernels are faster at any size of the table, and the function itself answers"
+            return f"{self.sliced.claim}. No faster kernels were found for any size of the table, and the function itself answers"
         sizes, bound = ", ".join(map(str, sorted(self.costs.kernels))), self.error_bound
         wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
         return (
