@@ -20,18 +20,18 @@ from mugraph.checker.size_ranges import check_sizes
 from mugraph.cli.sizes_check import check_range
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch
 from mugraph.frontend.symbolic_axis import SizeMatters
-from mugraph.sizes.dims import Declared
+from mugraph.sizes.dims import Declared, Dynamic
 from mugraph.sizes.row_functions import RowFunction, row_function
 
 from .saved_folders import changed
 
 BATCH, LENGTH = Dim("batch", 1, 6), Dim("length", 1, 24)
-DYNAMIC = {0: {0: BATCH, 1: LENGTH}}
+DYNAMIC: Dynamic = {0: {0: BATCH, 1: LENGTH}}
 
 
 def rows_of(fn: Callable[..., Any], *inputs: torch.Tensor) -> RowFunction:
     """The function on examples, all of which begin with both dimensions where these are of sizes 2 and 3."""
-    dynamic = {number: {0: BATCH, 1: LENGTH} for number, each in enumerate(inputs) if each.shape[:2] == (2, 3)}
+    dynamic: Dynamic = {number: {0: BATCH, 1: LENGTH} for number, each in enumerate(inputs) if each.shape[:2] == (2, 3)}
     return row_function(fn, Declared.of(dynamic), inputs, {})
 
 

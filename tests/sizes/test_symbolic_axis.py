@@ -103,8 +103,13 @@ def in_other_order(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
     moved = x.movedim(last, first)
     together = moved.flatten(first, min(first + rng.randint(1, 2), x.dim() - 1))
     parted = moved.shape if rng.random() < 0.7 else [*moved.shape[:first], -1, *moved.shape[first + 1 :]]
-    made = rng.choice([torch.sin, torch.relu, lambda y: y + y.roll(1, dim_of(y, rng)), lambda y: y * together])(together)
-    return made.reshape(parted).movedim(first, last)
+    steps: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        torch.sin,
+        torch.relu,
+        lambda y: y + y.roll(1, dim_of(y, rng)),
+        lambda y: y * together,
+    )
+    return rng.choice(steps)(together).reshape(parted).movedim(first, last)
 
 
 def again(x: torch.Tensor, rng: random.Random) -> torch.Tensor:

@@ -71,7 +71,7 @@ class DynamicSuperoptimized(Shared):
         self.dims = self.declared.dims
         self.sliced: SlicedFunction | None = None
         self.capacities: CapacityTable | None = None
-        self.rows: RowResults | None = None
+        self.rows: RowResults[DynamicSuperoptimized] | None = None
         self.reason = ""
         self.table: dict[Sizes, Superoptimized] = {}
         """The sizes that were searched and measured."""
@@ -303,7 +303,7 @@ def superoptimized_for_sizes(
 
 def _rows(
     result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
-) -> RowResults | None:
+) -> RowResults[DynamicSuperoptimized] | None:
     """Kernels for rows of both dimensions; None for a function that they cannot run, or of which none are found, and why in
     `reason`."""
     from mugraph.frontend.symbolic_axis import SizeMatters

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mugraph.sizes.chunk_plans import ChunkPlan
 from mugraph.sizes.rows import Rows
 
 if TYPE_CHECKING:
-    from mugraph.sizes.dynamic_results import DynamicSuperoptimized
     from mugraph.sizes.row_functions import RowFunction
 
 
 class OfOneDimension(Protocol):
-    """A result for a range of sizes of one dimension."""
+    """A result for a range of sizes of one dimension, made of the function `fn`."""
+
+    fn: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def plan(self, size: int) -> ChunkPlan: ...
+    @property
+    def claim(self) -> str: ...
+
+
+R = TypeVar("R", bound=OfOneDimension)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class RowCall:
 
     rows: Rows
     sizes: tuple[int, int]
-    result: OfOneDimension
+    result: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns; raises ShapeMismatch where an argument has other sizes, and what the result raises."""
@@ -36,11 +42,11 @@ class RowCall:
 
 
 @dataclass(frozen=True, slots=True)
-class RowResults:
+class RowResults(Generic[R]):
     """A function of rows, and its result with one of the first dimension and all rows in the second."""
 
     function: RowFunction
-    result: DynamicSuperoptimized
+    result: R
 
     def plan(self, sizes: Sequence[int]) -> ChunkPlan:
         """How the rows of two sizes are covered."""
