@@ -246,3 +246,16 @@ def test_results_with_other_places_than_there_are_tensors_are_refused(folder: Pa
     planted = changed(folder, tmp_path / "planted", "sizes.json", lambda said: said["rows"].update(results=[0]))
     with pytest.raises(InvalidInput):
         DynamicSuperoptimized.load(planted)
+
+
+def test_without_kernels_the_function_answers_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    inputs = torch.randn(2, 3, 32), torch.randn(32, 64)
+    bare = mugraph.superoptimize(normed, inputs, dynamic=DYNAMIC, budget=0.01, profile=False, cache="off")
+    assert bare.rows is not None
+    assert not bare.rows.result.costs.kernels
+    assert "the function itself answers" in bare.claim
+    monkeypatch.setattr(mugraph, "superoptimize", None)
+    monkeypatch.setattr("mugraph.sizes.dynamic_results.DynamicSuperoptimized.at", None)
+    for batch, length in pairs(5):
+        assert_right(bare, torch.randn(batch, length, 32))
+    assert_right(DynamicSuperoptimized.load(bare.save(tmp_path / "bare")), torch.randn(5, 7, 32))
