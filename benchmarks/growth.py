@@ -6,8 +6,9 @@
 A program is a residual stream through layers as in `long_programs.py`: the same layer again and again with weights of its own, or
 layers that are drawn one by one. Each is optimized in a process of its own with an empty cache, without measuring. The exponents
 are the slopes of lines through logarithms of seconds over those of operators, by least squares, for programs of at least FITTED
-operators; seconds of processors, of this process and its compilers, say something on a busy machine, too. Records go to
-`benchmarks/results/growth.json`; those of a program take the place of earlier ones.
+operators. Seconds of processors, of this process and its compilers, mean something on a busy machine, too: of the whole call,
+and of compiling the results once more (`compiler_seconds`). Records go to `benchmarks/results/growth.json`; those of a program
+take the place of earlier ones.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,13 +36,14 @@ from torch import Tensor, nn
 import mugraph
 from kept import Record
 from long_programs import Layer, Maker, evidence
+from mugraph.runtime import build
 
 RESULT = Path(__file__).parent / "results" / "growth.json"
 OPERATORS = (10, 30, 100, 300, 1000)
 KINDS = ("equal", "different")
 ROWS, WIDTH = 8, 32
 FITTED = 30
-STAGES = ("search_seconds", "verify_seconds", "compile_seconds", "seconds", "processor_seconds")
+STAGES = ("search_seconds", "verify_seconds", "compile_seconds", "compiler_seconds", "seconds", "processor_seconds")
 
 
 class Layers(nn.Module):
@@ -78,10 +81,19 @@ def measured(kind: str, operators: int, budget: float | None) -> Record:
         opt = mugraph.superoptimize(model, (x,), budget=budget, profile=False, cache="off", seed=0)
     seconds, processor = time.perf_counter() - started, _processor_seconds() - before
     made = {"kind": kind, "operators": model.operators, "layers": len(model.layers), "budget": budget}
-    made |= {"seconds": seconds, "processor_seconds": processor}
+    made |= {"seconds": seconds, "processor_seconds": processor, "compiler_seconds": _compiler_seconds(opt.results)}
     compiled = sum(result.report.compile_seconds for result in opt.results)
     told = evidence(opt)
     return {**made, "compile_seconds": compiled, **{name: told[name] for name in KEPT}}
+
+
+def _compiler_seconds(results: Sequence[mugraph.Superoptimized]) -> float:
+    """Of processors, for compiling the muGraphs of results once more."""
+    before = _processor_seconds()
+    with tempfile.TemporaryDirectory() as directory:
+        for result in results:
+            build(result.graph, cache_directory=Path(directory))
+    return _processor_seconds() - before
 
 
 def _processor_seconds() -> float:
@@ -103,6 +115,7 @@ def exponents(found: Sequence[Record]) -> dict[str, dict[str, float]]:
             slopes[kind] = {
                 stage: statistics.linear_regression(sizes, [math.log(max(entry[stage], 1e-3)) for entry in entries]).slope
                 for stage in STAGES
+                if all(stage in entry for entry in entries)  # older records lack some
             }
     return slopes
 

@@ -381,6 +381,15 @@ def test_between_six_kernels_two_buffers_are_needed_at_most() -> None:
     assert 3 * result.nbytes <= peak < 3.1 * result.nbytes
 
 
+def test_equal_kernels_are_compiled_once() -> None:
+    graph = chain_of_kernels(7)  # of three kinds
+    executable, inputs = build(graph), normal_inputs(graph)
+    names = [kernel.name for kernel in executable.kernels]
+    assert names == ["kernel_1", "kernel_2", "kernel_3", "kernel_1", "kernel_2", "kernel_3", "kernel_1"]
+    assert all(executable.sources["kernels.c"].count(f"void {name}(") == 1 for name in names)
+    np.testing.assert_allclose(executable(*inputs)[0], reference(graph, inputs)[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("seed", range(12))
 def test_kernels_library_calls_and_views_between_each_other(seed: int, library: str) -> None:

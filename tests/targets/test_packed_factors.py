@@ -36,6 +36,20 @@ Shape = tuple[int, int, int]
 """Rows, depth and columns."""
 
 
+def product_with(kernel: GraphBuilder, x: Value, right: Value, grid: int = 1, loop: int = 1, rounded: bool = True) -> Value:
+    """A product in a kernel of its own; see `linear`."""
+    block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
+    along = (1, 0) if loop > 1 else (None, None)
+    tiles = [block.iterator(0, kernel.tensor(x), (None,), along[0]), block.iterator(1, kernel.tensor(right), (1,), along[1])]
+    made = block.add("matmul", *tiles)
+    if loop > 1:
+        made = block.add("accumulate", made, combine="sum")
+    if not rounded:
+        made = block.add("mul", block.add("exp", made), block.constant(1, DType.FP32))
+    (result,) = kernel.graph_defined(block.build([block.add("output_saver", made, omap=(1,))]), [x, right])
+    return result
+
+
 def linear(
     rows: int,
     depth: int,
@@ -56,15 +70,7 @@ def linear(
     x = kernel.input("x", (rows, depth), dtype)
     weight = kernel.input("weight", (columns, depth) if transposed else (depth, columns), stored or dtype)
     right = kernel.add("transpose", weight, permutation=(1, 0)) if transposed else weight
-    block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
-    along = (1, 0) if loop > 1 else (None, None)
-    tiles = [block.iterator(0, kernel.tensor(x), (None,), along[0]), block.iterator(1, kernel.tensor(right), (1,), along[1])]
-    made = block.add("matmul", *tiles)
-    if loop > 1:
-        made = block.add("accumulate", made, combine="sum")
-    if not rounded:
-        made = block.add("mul", block.add("exp", made), block.constant(1, DType.FP32))
-    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", made, omap=(1,))]), [x, right]))
+    return kernel.build([product_with(kernel, x, right, grid, loop, rounded)])
 
 
 def given(graph: Graph, seed: int = 0) -> list[torch.Tensor]:
@@ -387,6 +393,17 @@ def test_layers_that_share_kernels_are_packed_once_each() -> None:
     assert packs.call_count == 3
     executable.forget_weights()
     assert largest_error(executable(x, layers[0])[0], x.double() @ layers[0].double()) < 1e-5
+
+
+def test_launches_of_one_kernel_pack_a_weight_each_in_its_way() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x, weight = kernel.input("x", (3, 64), DType.FP32), kernel.input("weight", (64, 64), DType.FP32)
+    rights = [weight, kernel.add("transpose", weight, permutation=(1, 0))]
+    executable = packed_for(kernel.build([product_with(kernel, x, right) for right in rights]))
+    assert len({each.name for each in executable.kernels}) == 1
+    left, factor = given(executable.graph)
+    for found, right in zip(executable(left, factor), (factor, factor.T), strict=True):
+        assert largest_error(found, left.double() @ right.double()) < 1e-5
 
 
 def test_edits_without_a_trace_are_seen_in_any_column() -> None:

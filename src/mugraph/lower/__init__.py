@@ -1,6 +1,6 @@
 """From muGraphs to the lowered form: thread graphs, tiles, statements, shared memory, threads and barriers."""
 
-from mugraph.lower.lower import Launch, concatenations, kernel_windows, lower, needed_nodes
+from mugraph.lower.lower import Launch, concatenations, kernel_windows, lower, needed_nodes, with_shared_kernels
 from mugraph.lower.pipeline import ALL_PASSES, Passes, cooperative
 from mugraph.lower.thread_graphs import construct
 
@@ -14,4 +14,5 @@ __all__ = [
     "kernel_windows",
     "lower",
     "needed_nodes",
+    "with_shared_kernels",
 ]

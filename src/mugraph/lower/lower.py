@@ -23,6 +23,7 @@ from mugraph.lower.memory import with_places
 from mugraph.lower.packing import Packing
 from mugraph.lower.thread_graphs import RULES, FusionRule, construct
 from mugraph.lower.tile_form import Buffer, Kernel, Memory, Tile
+from mugraph.lower.tile_text import format_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,17 @@ def lower(
 
     made = launches(grouped(graph, rules), strides)
     return {index: replace(launch, kernel=finished(launch.kernel)) for index, launch in made.items()}
+
+
+def with_shared_kernels(launches: Mapping[int, Launch]) -> dict[int, Launch]:
+    """The launches with one kernel for all that differ in nothing but their names, which has the name of the first of them."""
+    first: dict[tuple[Kernel, str], Kernel] = {}
+    shared: dict[int, Launch] = {}
+    for index, launch in launches.items():
+        nameless = replace(launch.kernel, name="")
+        kernel = first.setdefault((nameless, format_kernel(nameless)), launch.kernel)  # in the text 0.0 is not -0.0
+        shared[index] = replace(launch, kernel=kernel)
+    return shared
 
 
 def grouped(graph: Graph, rules: tuple[FusionRule, ...]) -> Graph:

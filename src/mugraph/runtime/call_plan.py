@@ -168,8 +168,10 @@ def _kernels(
     made = [value for value in dict.fromkeys(value for launch in launches for value in launch.outputs) if value not in allocated]
     allocated.update(made)
     outputs = [(slots.numbers[value], slots.address(value), library.allocator(graph.tensor(value))) for value in made]
-    packings = {(launch.kernel.name, value): each for launch in launches for value, each in launch.packings.items()}
-    operands = [_operands(launch, packings, slots) for launch in launches]
+    packings = {
+        (number, value): each for number, launch in enumerate(launches) for value, each in launch.packings.items()
+    }  # launches of one kernel may pack a weight differently: one as it is, one transposed
+    operands = [_operands(number, launch, packings, slots) for number, launch in enumerate(launches)]
     places = [*dict.fromkeys(place for taken in operands for place in taken if isinstance(place, int)), *packings]
     calls = [
         (functions[launch.kernel.name], [*map(places.index, taken)]) for launch, taken in zip(launches, operands, strict=True)
@@ -188,14 +190,13 @@ def _kernels(
     return step
 
 
-_Packed = tuple[str, Value]
-"""A kernel and what it reads packed."""
+_Packed = tuple[int, Value]
+"""The number of a launch and what it reads packed."""
 
 
-def _operands(launch: Launched, packings: Collection[_Packed], slots: Places) -> list[int | _Packed]:
-    """For each operand of a kernel where its address stands, or that it is packed."""
-    names = [(launch.kernel.name, value) for value in launch.inputs]
-    inputs = [name if name in packings else slots.address(name[1]) for name in names]
+def _operands(number: int, launch: Launched, packings: Collection[_Packed], slots: Places) -> list[int | _Packed]:
+    """For each operand of a launch where its address stands, or that it is packed."""
+    inputs = [(number, value) if (number, value) in packings else slots.address(value) for value in launch.inputs]
     return [*inputs, *map(slots.address, launch.outputs)]
 
 

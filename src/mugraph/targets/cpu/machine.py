@@ -19,7 +19,7 @@ from mugraph.host.thread_pool import load_thread_pool
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.lookups import NEGATIVE, places
-from mugraph.lower import Launch, lower
+from mugraph.lower import Launch, lower, with_shared_kernels
 from mugraph.lower.growing_inputs import Lengths, check_readers, with_lengths
 from mugraph.lower.inlining import with_cheap_values_inlined, with_joined_reductions
 from mugraph.lower.narrowing import with_copies_of_own_type, with_rounded_factors
@@ -86,12 +86,12 @@ class Cpu:
         """The launches of a kernel graph, by node."""
         launches = {index: with_skips(launch, graph) for index, launch in lower(graph, passes=PASSES).items()}
         launches = self._with_packed_weights(launches, graph.constants)
-        if self.matrix_units is None:
-            return launches
-        return {
-            index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
-            for index, launch in launches.items()
-        }
+        if self.matrix_units is not None:
+            launches = {
+                index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
+                for index, launch in launches.items()
+            }
+        return with_shared_kernels(launches)
 
     def lower_growing(self, graph: Graph, lengths: Lengths) -> dict[int, Launch]:
         """The launches of a kernel graph that read inputs where their callers have them, up to a length that a call gives.
@@ -103,7 +103,7 @@ class Cpu:
         launches = {index: with_skips(launch, graph) for index, launch in lowered.items()}
         launches = self._with_packed_weights(launches, graph.constants - {value.node for value in lengths.axes})
         stops = partial(product_stops, self.vectors or find_compiler().vectors)
-        return {index: with_lengths(launch, graph, lengths, stops) for index, launch in launches.items()}
+        return with_shared_kernels({index: with_lengths(launch, graph, lengths, stops) for index, launch in launches.items()})
 
     def _with_packed_weights(self, launches: dict[int, Launch], constants: Collection[int]) -> dict[int, Launch]:
         """The launches of kernels that read weights, which are inputs of these numbers, packed where they can."""
@@ -124,12 +124,12 @@ class Cpu:
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
         """Each kernel as it is lowered: a block is one thread, and takes no passes."""
-        for launch in self.lower(graph).values():
-            yield launch.kernel.name, LOWERED, format_kernel(launch.kernel)
+        for kernel in dict.fromkeys(launch.kernel for launch in self.lower(graph).values()):
+            yield kernel.name, LOWERED, format_kernel(kernel)
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
-        """One C file."""
-        return {SOURCE_NAME: print_program(kernels, self.vectors or find_compiler().vectors)} if kernels else {}
+        """One C file, in which each kernel stands once."""
+        return {SOURCE_NAME: print_program([*dict.fromkeys(kernels)], self.vectors or find_compiler().vectors)} if kernels else {}
 
     def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
         """The functions of the shared object."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.ir.graph import Graph
-from mugraph.lower import ALL_PASSES, Launch, Passes, lower
+from mugraph.lower import ALL_PASSES, Launch, Passes, lower, with_shared_kernels
 from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.lower import require_no_lookups
@@ -82,27 +82,27 @@ class Cuda(NvidiaGpu):
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
         launches = self._between_kernels(graph)
-        finished = {index: self._after_each_pass(launch.kernel)[-1][1] for index, launch in launches.items()}
-        return {index: replace(launch, kernel=finished[index]) for index, launch in launches.items()}
+        finished = {kernel: self._after_each_pass(kernel)[-1][1] for kernel in _kernels(launches)}
+        return {index: replace(launch, kernel=finished[launch.kernel]) for index, launch in launches.items()}
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
         """Each kernel after each pass."""
-        for launch in self._between_kernels(graph).values():
-            for name, kernel in (LOWERED, launch.kernel), *self._after_each_pass(launch.kernel):
+        for lowered in _kernels(self._between_kernels(graph)):
+            for name, kernel in (LOWERED, lowered), *self._after_each_pass(lowered):
                 yield kernel.name, name, format_kernel(kernel)
 
     def _between_kernels(self, graph: Graph) -> dict[int, Launch]:
         """The launches with kernels as they are lowered for one thread, on device tensors in their layouts."""
         launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
         require_no_lookups(launches)
-        return with_device_layouts(graph, launches) if self.passes.layouts else launches
+        return with_shared_kernels(with_device_layouts(graph, launches) if self.passes.layouts else launches)
 
     def _after_each_pass(self, kernel: Kernel) -> list[tuple[str, Kernel]]:
         return [*stages(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors)]
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
-        """One CUDA C++ file."""
-        return {SOURCE_NAME: print_program(kernels)} if kernels else {}
+        """One CUDA C++ file, in which each kernel stands once."""
+        return {SOURCE_NAME: print_program([*dict.fromkeys(kernels)])} if kernels else {}
 
     def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
         """Functions that launch the kernels on torch's current stream; a GPU is needed when the first one is loaded."""
@@ -111,6 +111,11 @@ class Cuda(NvidiaGpu):
         store = Store.of(None) if cache_directory is None else Store(cache_directory)
         cubin = compile_cubin(sources[SOURCE_NAME], self.architecture, store)
         return {kernel.name: Launcher(cubin, kernel.name, launch_shape(kernel)) for kernel in kernels}
+
+
+def _kernels(launches: Mapping[int, Launch]) -> list[Kernel]:
+    """The kernels of launches, each once, in their order."""
+    return [*dict.fromkeys(launch.kernel for launch in launches.values())]
 
 
 def launch_shape(kernel: Kernel) -> LaunchShape:
