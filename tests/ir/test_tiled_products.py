@@ -17,6 +17,11 @@ SHAPES = [
     ((2, 1, 65, 300), (3, 300, 129)),
     ((1, 20000), (20000, 3)),
     ((512, 512), (512, 600)),
+    ((0, 70), (70, 200)),
+    ((200, 0), (0, 200)),
+    ((5, 3000, 3), (3, 8)),
+    ((8, 2), (2, 20000)),
+    ((2, 0, 70, 70), (70, 70)),
 ]
 
 
@@ -41,15 +46,29 @@ def test_what_is_not_finite_is_so_in_any_tile() -> None:
     assert (found[3:129] == 0).all()
 
 
-def test_blas_multiplies_no_more_than_one_thread_takes() -> None:
+@pytest.mark.parametrize(
+    ("batch", "rows", "inner", "columns", "calls"),
+    [((12,), 197, 64, 197, 16), ((), 100000, 3, 8, 10), ((), 8, 3, 100000, 10), ((), 1, 20000, 3, 10), ((), 1, 2, 20000, 5)],
+)
+def test_blas_multiplies_no_more_than_one_thread_takes(
+    batch: tuple[int, ...], rows: int, inner: int, columns: int, calls: int
+) -> None:
+    """In few calls: those on tiles of 64 rows took 26 times as long as the product of a long and narrow matrix."""
     sizes = []
 
-    def multiplied(x: Any, y: Any, matmul: Any = np.matmul) -> Any:
+    def multiplied(x: Any, y: Any, matmul: Any = np.matmul, **options: Any) -> Any:
         sizes.append(x.shape[-2] * x.shape[-1] * y.shape[-1])
-        return matmul(x, y)
+        return matmul(x, y, **options)
 
-    x, y = np.ones((12, 197, 64)), np.ones((12, 64, 197))
+    x, y = np.ones((*batch, rows, inner)), np.ones((*batch, inner, columns))
     with mock.patch("numpy.matmul", multiplied):
-        assert (FloatArithmetic().matmul(x, y) == 64).all()
-    assert 1 < len(sizes) < 50
-    assert max(sizes) <= 64**3
+        assert (FloatArithmetic().matmul(x, y) == inner).all()
+    assert 1 < len(sizes) <= calls
+    assert max(sizes) <= (2**13 if 1 in (rows, columns) else 64**3)
+
+
+@pytest.mark.parametrize(("left", "right"), [((70, 64), (128, 70)), ((70, 128), (192, 70)), ((2, 65, 3), (3, 3, 65))])
+def test_what_are_no_factors_of_a_product_is_refused(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """Strips of an inner dimension that is longer on the right had been multiplied without its rest."""
+    with pytest.raises(ValueError, match=r"mismatch|broadcast"):
+        tiled_product(np.ones(left), np.ones(right))

@@ -14,21 +14,41 @@ from mugraph.ir.arithmetic import Array, broadcast_shape
 _THREADS_PAY = 1 << 27
 """Multiplications of a product of matrices for which BLAS may wake its threads, ..."""
 _TILE = 64
-"""... and otherwise the size of tiles that it multiplies on one, ..."""
+"""... and otherwise the sides of tiles that it multiplies on one, longer where others are short, with that number cubed of
+multiplications, ..."""
 _OF_VECTORS = 1 << 13
-"""... with as many multiplications where one factor is a vector."""
+"""... or as many where one factor is a vector."""
 
 
 def tiled_product(x: Array, y: Array) -> Array:
-    """The product of [..., rows, inner] and [..., inner, columns], of one floating-point type: sums of strips are added up."""
+    """The product of [..., rows, inner] and [..., inner, columns], of one floating-point type: sums of strips are added up.
+
+    Raises ValueError where the shapes are not those of factors.
+    """
     rows, inner, columns = x.shape[-2], x.shape[-1], y.shape[-1]
-    tile = min(rows, _TILE) * min(columns, _TILE)
-    depth = max(1, (_OF_VECTORS if 1 in (rows, columns) else _TILE**3) // max(1, tile))
-    if rows * inner * columns > _THREADS_PAY or (max(rows, columns) <= _TILE and inner <= depth):
+    down, across, depth = _tile(rows, inner, columns)
+    whole = rows * inner * columns > _THREADS_PAY or (rows <= down and columns <= across and inner <= depth)
+    if whole or y.shape[-2] != inner:
         return np.asarray(np.matmul(x, y))
-    result = np.zeros((*broadcast_shape(x.shape[:-2], y.shape[:-2]), rows, columns), np.result_type(x, y))
-    for top, left, start in itertools.product(range(0, rows, _TILE), range(0, columns, _TILE), range(0, inner, depth)):
-        down, across, part = slice(top, top + _TILE), slice(left, left + _TILE), slice(start, start + depth)
-        with np.errstate(invalid="ignore", over="ignore"):  # infinite sums: the product says so
-            result[..., down, across] += np.matmul(x[..., down, part], y[..., part, across])
+    result = np.empty((*broadcast_shape(x.shape[:-2], y.shape[:-2]), rows, columns), np.result_type(x, y))
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite sums: the product says so
+        for top, left in itertools.product(range(0, rows, down), range(0, columns, across)):
+            ours, theirs = x[..., top : top + down, :], y[..., left : left + across]
+            tile = result[..., top : top + down, left : left + across]
+            np.matmul(ours[..., :depth], theirs[..., :depth, :], out=tile)
+            for start in range(depth, inner, depth):
+                part = slice(start, start + depth)
+                tile += np.matmul(ours[..., part], theirs[..., part, :])
     return result
+
+
+def _tile(rows: int, inner: int, columns: int) -> tuple[int, int, int]:
+    """Rows and columns of a product that are computed at once, and how many terms of their sums."""
+    most = _OF_VECTORS if 1 in (rows, columns) else _TILE**3
+    down, across = min(rows, _TILE), min(columns, _TILE)
+    depth = most // max(1, down * across)
+    if inner >= depth:
+        return down, across, depth
+    if rows < columns:
+        return down, most // max(1, down * inner), depth
+    return most // max(1, across * inner), across, depth
