@@ -17,7 +17,7 @@ from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.host.objects import kept_object
 from mugraph.ir import DType
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Strips, Tile
-from mugraph.targets.cpu import compiler, print_program
+from mugraph.targets.cpu import Vectors, compiler, print_program
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
 
 SOURCE = "int answer(void) { return 42; }\n"
@@ -143,14 +143,15 @@ def test_clang_is_not_given_the_flags_of_gcc() -> None:
     assert set(gcc) - set(clang) == {"-fira-loop-pressure"}
 
 
-def assembly_of(product: Matmul, tmp_path: Path) -> list[str]:
+def assembly_of(product: Matmul, tmp_path: Path, vectors: Vectors | None = None, host: str = "native") -> list[str]:
     """Lines of assembly of a kernel that is one product of packed weights, all of it of the product's type."""
     source, assembly = tmp_path / "kernels.c", tmp_path / "kernels.s"
     tiles = (product.target, product.left, product.right)
     buffers = tuple(Buffer(tile.buffer, Memory.DEVICE, product.dtype, math.prod(tile.shape)) for tile in tiles)
     kernel = Kernel("product", (1,), 1, buffers, ("in0", "in1"), ("out0",), (), (), (product,))
-    source.write_text(print_program([kernel], find_compiler().vectors), encoding="utf-8")
-    subprocess.run([*find_compiler().command, *find_compiler().flags, "-S", str(source), "-o", str(assembly)], check=True)
+    source.write_text(print_program([kernel], vectors or find_compiler().vectors), encoding="utf-8")
+    command = [*find_compiler().command, *find_compiler().flags, f"-march={host}", "-S", str(source), "-o", str(assembly)]
+    subprocess.run(command, check=True)
     return assembly.read_text(encoding="utf-8").splitlines()
 
 
@@ -182,3 +183,16 @@ def test_vectors_that_rows_share_are_read_once(tmp_path: Path, rows: int, panel:
     assert len(products) >= 24
     step = [line for line in lines[products[0] : products[23] + 1] if "(" in line and "%zmm" in line]
     assert len([line for line in step if "{1to16}" not in line and "broadcast" not in line]) <= 6
+
+
+@pytest.mark.skipif(
+    "__clang__" in find_compiler().macros or "__x86_64__" not in find_compiler().macros, reason="registers of another unit"
+)
+@pytest.mark.parametrize("panel", [64, 256])
+def test_what_rows_share_does_not_push_sums_out_of_a_full_unit(tmp_path: Path, panel: int) -> None:
+    """Twelve sums, three vectors and a number are all of 16 registers: with the vectors held there it took twice as long."""
+    avx2 = Vectors(lanes=8, registers=16)
+    lines = assembly_of(packed_product(128, 768, 384, Strips(panel, 24), DType.FP32), tmp_path, avx2, "haswell")
+    products = [number for number, line in enumerate(lines) if "vfmadd" in line and "%ymm" in line]
+    assert len(products) >= 12
+    assert not [line for line in lines[products[0] : products[11]] if "(%rsp)" in line]

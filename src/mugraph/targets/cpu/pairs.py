@@ -12,7 +12,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul
 from mugraph.targets.c_text import number_text
-from mugraph.targets.cpu.products import Bound, Inner, Outer, Packed, Product, print_right_vector
+from mugraph.targets.cpu.products import Bound, Inner, Outer, Packed, Product, print_right_vectors
 from mugraph.targets.cpu.source import HELD, Vectors
 
 PACKED_BYTES = 1 << 16
@@ -134,10 +134,11 @@ class PackedPairs(Packed):
 def print_strip_pairs(product: Packed, rows: int, widths: Sequence[int]) -> None:
     """Declare column vectors b0, b1, ... of a strip's pairs from k on, which so many rows share."""
     columns = sum(widths)
+    loads = []
     for v, width in enumerate(widths):
         address = f"strip + {columns} * (k - k0) + {2 * v * product.lanes}"
-        load = f"load_pairs({address})" if width == product.lanes else f"load_first_pairs({address}, {2 * width})"
-        print_right_vector(product.writer, "pairs", v, load, rows)
+        loads.append(f"load_pairs({address})" if width == product.lanes else f"load_first_pairs({address}, {2 * width})")
+    print_right_vectors(product.writer, "pairs", loads, rows)
 
 
 class InnerPairs(Inner):

@@ -132,8 +132,9 @@ DEFINE_COPY_FIRST(fp16)
 #else
 #define IN_REGISTER "+m"
 #endif
-/* A vector that stays in its register for several products: where registers are scarce, GCC reads it again for each of them. */
-#if defined(__AVX512F__) || LANES == 8 && defined(__AVX__) || LANES == 4 && (defined(__SSE__) || defined(__aarch64__))
+/* A vector that stays in its register for several products: where registers are scarce, GCC reads it again for each of them. Units
+   that cannot multiply and add in one instruction need a register more for each product. */
+#if defined(__AVX512F__) || LANES == 8 && defined(__FMA__) || LANES == 4 && defined(__aarch64__)
 #define STAYS(x) __asm__("" : IN_REGISTER(x))
 #else
 #define STAYS(x)

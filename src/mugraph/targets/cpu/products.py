@@ -162,11 +162,16 @@ class Product(ABC):
         return f"load_{dtype}({address})" if width == self.lanes else f"load_first_{dtype}({address}, {width})"
 
 
-def print_right_vector(writer: Writer, kind: str, v: int, value: str, rows: int) -> None:
-    """Declare vector number v of the right factor, which so many rows share: one alone may read it as it multiplies."""
-    writer.line(f"{kind} b{v} = {value};")
-    if rows > 1:
-        writer.line(f"STAYS(b{v});")
+def print_right_vectors(writer: Writer, kind: str, values: Sequence[str], rows: int) -> None:
+    """Declare vectors b0, b1, ... of the right factor, which so many rows share: one alone may read them as it multiplies.
+
+    Where they, the sums and a number of the left factor fill the unit, products read them from memory: else sums would go there.
+    """
+    stay = rows > 1 and (rows + 1) * len(values) + 1 < writer.vectors.registers
+    for v, value in enumerate(values):
+        writer.line(f"{kind} b{v} = {value};")
+        if stay:
+            writer.line(f"STAYS(b{v});")
 
 
 class Outer(Product):
@@ -220,8 +225,7 @@ class Outer(Product):
 
     def step(self, rows: int, widths: Sequence[int]) -> None:
         """Multiply-adds of one step of k."""
-        for v in range(len(widths)):
-            print_right_vector(self.writer, "vec", v, self.row_vector(v, widths), rows)
+        print_right_vectors(self.writer, "vec", [self.row_vector(v, widths) for v in range(len(widths))], rows)
         for r in range(rows):
             self.writer.line(f"const vec a{r} = {self.left_number(r)};")
             for v in range(len(widths)):
