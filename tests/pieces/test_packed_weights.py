@@ -476,3 +476,25 @@ def test_layers_with_the_most_work_are_timed_first(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("mugraph.pieces.library_ways.Library.is_faster", until_time_is_out)
     assert Library("cpu", Store.of("off")).faster((small, large), Deadline(None), silent) == (large,)
     assert asked == [large, small]
+
+
+def test_a_layer_that_takes_more_than_all_the_time_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of a second was left for layers, and the one with the most work, timed first, took fifteen."""
+
+    def layers(x: torch.Tensor, narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.linear(x, narrow).relu(), wide)
+
+    graph = recorded(layers, torch.randn(4, 64), torch.randn(8, 64), torch.randn(256, 8))
+    small, large = linear_layers(graph.module.graph.nodes, "cpu")
+    measured: list[LibraryKernel] = []
+
+    def times(kernel: LibraryKernel, deadline: Deadline) -> tuple[float, ...]:
+        measured.append(kernel)
+        return 2.0, 1.0
+
+    monkeypatch.setattr("mugraph.pieces.library_ways._measured", times)
+    monkeypatch.setattr("mugraph.pieces.library_ways._RATE", 6 * 4 * 64 * 8 / torch.get_num_threads())
+    store = Store.of("off")
+    assert Library("cpu", store).faster((small, large), Deadline(4.8), silent) == (small,)
+    assert measured == [small]
+    assert Library("cpu", store).faster((small, large), Deadline(None), silent) == (small, large)

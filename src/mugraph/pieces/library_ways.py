@@ -33,6 +33,8 @@ _SECONDS, _ROUNDS = 0.1, 5
 """After so long no further round of calls of one library kernel starts; and the most rounds."""
 _SHARE = 0.25
 """The part of the budget that goes into timing library kernels of one sort."""
+_RATE, _CALLS = 1 << 38, 6
+"""Multiplications a second that a core hardly exceeds, and calls in which a linear layer is timed at the least."""
 _FASTER = 1.05
 """So many times as fast as PyTorch's calls the kernel of a linear layer is taken: more than the noise of a few rounds."""
 _NOT_SLOWER = 1.1
@@ -71,12 +73,14 @@ class Library:
         return times is not None and times[1] * _FASTER < times[0]
 
     def faster(self, kernels: Sequence[LibraryKernel], deadline: Deadline, tell: ProgressCallback) -> tuple[LibraryKernel, ...]:
-        """The linear layers whose kernels are; those with the most work are timed first, as time may not last for all."""
+        """The linear layers whose kernels are; those with the most work that there is time for are timed first, as it may not
+        last for all."""
         if not kernels:
             return ()
         _announce("linear layer", kernels, deadline, tell)
         until = Deadline(deadline.share(_SHARE))
-        timed = {kernel: self.is_faster(kernel, until) for kernel in sorted(kernels, key=_products, reverse=True)}
+        ordered = sorted(kernels, key=_products, reverse=True)
+        timed = {kernel: self.is_faster(kernel, until if _fits(kernel, until) else Deadline(0.0)) for kernel in ordered}
         return tuple(kernel for kernel in kernels if timed[kernel])
 
     def _timed(self, kernel: LibraryKernel, deadline: Deadline) -> _Times | None:
@@ -182,6 +186,11 @@ def _kind(kernel: LibraryKernel) -> tuple[object, ...]:
 def _products(layer: LibraryKernel) -> int:
     """How many numbers a linear layer multiplies."""
     return math.prod(_sizes(layer.product.meta["val"].shape)) * _sizes(layer.source.meta["val"].shape)[-1]
+
+
+def _fits(layer: LibraryKernel, deadline: Deadline) -> bool:
+    """Whether a linear layer may be timed by then, on a machine with nothing else to do."""
+    return deadline.allows(_CALLS * _products(layer) / (_RATE * torch.get_num_threads()))
 
 
 def _layouts(kernel: LibraryKernel) -> list[Layout]:
