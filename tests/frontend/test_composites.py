@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -13,10 +14,13 @@ from torch._export import utils
 from torch.export import ExportedProgram, exported_program
 from torch.nn import functional as F
 
+from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import export, record
 from mugraph.frontend.composites import fewer_overrides
 
 X, SQUARE, IMAGE, Q = torch.randn(4, 8), torch.randn(8, 8), torch.randn(2, 4, 6, 6), torch.randn(2, 4, 8, 16)
+RECURRENT, GATED = torch.nn.RNN(8, 8), torch.nn.LSTM(8, 8, proj_size=4)
+PRIVATE = [(exported_program, "_split_decomp_table_to_cia_and_python_decomp"), (utils, "_materialize_cpp_cia_ops")]
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
@@ -35,6 +39,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "losses": (lambda x: F.cross_entropy(x, x.softmax(-1)) + F.mse_loss(x, x * 2) + torch.cdist(x, x).sum(), (X,)),
     "casts": (lambda x: (x.half().type_as(x) + x.to(torch.bfloat16).float()).clamp(0.0, 1.0), (X,)),
     "changes in place": (lambda x: x.clone().add_(1).mul_(x).index_fill_(0, torch.tensor([1]), 0.0), (X,)),
+    "recurrent": (lambda x: RECURRENT(x)[0][:, :4] + GATED(x)[0], (X,)),
+    "resizing": (lambda x: F.interpolate(x, (9, 9)) + F.interpolate(x, (9, 9), mode="bicubic"), (IMAGE,)),
     "linear algebra": (lambda x: torch.linalg.inv(x @ x.T + torch.eye(8)) + torch.linalg.multi_dot([x, x, x]), (SQUARE,)),
 }
 
@@ -71,12 +77,46 @@ def overridden(run: Callable[[], object]) -> int:
 
 def test_few_operators_are_overridden_and_nothing_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = record(*FUNCTIONS["norms"]).recording
-    private = [(exported_program, "_split_decomp_table_to_cia_and_python_decomp"), (utils, "_materialize_cpp_cia_ops")]
-    before = [getattr(module, name) for module, name in private]
+    before = [getattr(module, name) for module, name in PRIVATE]
     few = overridden(recording.in_rows)
-    assert [getattr(module, name) for module, name in private] == before
+    assert [getattr(module, name) for module, name in PRIVATE] == before
+    with pytest.raises(KeyboardInterrupt), fewer_overrides():
+        raise KeyboardInterrupt
+    assert [getattr(module, name) for module, name in PRIVATE] == before
     monkeypatch.setattr(export, "fewer_overrides", nullcontext)
     assert 0 < 3 * few < overridden(recording.in_rows)
+
+
+def in_autocast(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def narrow(*tensors: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return function(*tensors)
+
+    return narrow
+
+
+@pytest.mark.parametrize("calls", [False, True], ids=["in rows", "in calls"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: torch.einsum("ij,kj->ik", x, x), id="einsum"),
+        pytest.param(lambda x: torch.linalg.multi_dot([x, x.T, x]), id="products"),
+        pytest.param(lambda x: RECURRENT(x)[0], id="recurrent"),
+    ],
+)
+def test_what_is_inside_composite_operators_is_cast_under_autocast(
+    function: Callable[..., torch.Tensor], calls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch loses the casts where it registers implementations; what it takes apart without them is refused."""
+    narrow = in_autocast(function)
+    recording = record(narrow, (X,)).recording
+    made = recording.in_calls if calls else recording.in_rows
+    (result,) = made().module()(X, *recording.captured)
+    assert result.dtype is torch.bfloat16
+    torch.testing.assert_close(result, narrow(X))
+    monkeypatch.setattr(export, "fewer_overrides", nullcontext)
+    with pytest.raises(UnsupportedOperator, match="narrow: PyTorch loses casts of autocast"):
+        made()
 
 
 def test_composite_operators_of_others_stay_calls() -> None:
@@ -90,9 +130,10 @@ def test_composite_operators_of_others_stay_calls() -> None:
     assert next(str(node.target) for node in program.graph.nodes if node.op == "call_function").endswith("twice.default")
 
 
-@pytest.mark.parametrize("name", ["_split_decomp_table_to_cia_and_python_decomp", "_materialize_cpp_cia_ops"])
-def test_without_private_names_pytorch_does_as_it_always_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = utils if name == "_materialize_cpp_cia_ops" else exported_program
+@pytest.mark.parametrize(("module", "name"), PRIVATE)
+def test_without_private_names_pytorch_does_as_it_always_does(
+    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(module, name)
     with fewer_overrides():
         assert not hasattr(module, name)

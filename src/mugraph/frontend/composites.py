@@ -4,6 +4,10 @@ For each graph `torch.export` looks all composite operators up, and registers a 
 keys until the graph is decomposed: most of the time that a small graph takes. What counts are those that are to stay calls, or to
 become others than PyTorch makes of them by itself. Two private functions of PyTorch are replaced meanwhile; where a version has
 none of their names, it does as it always does.
+
+The graphs are PyTorch's but where it loses something: an implementation that is registered runs below autocasting, and below what
+other operators do before autograd. Under autocast the products in `einsum` or an RNN are of the narrow type here, as they are
+when the function runs.
 """
 
 from __future__ import annotations
@@ -41,15 +45,18 @@ def fewer_overrides() -> Iterator[None]:
 
 
 def is_usual(operator: torch._ops.OpOverload, decomposition: Callable[..., Any]) -> bool:
-    """Whether a decomposition is the operator's own composite kernel, which PyTorch calls where it finds no other."""
+    """Whether a decomposition is the operator's own composite kernel, in C++ or in Python, which PyTorch calls where it finds no
+    other."""
+    if operator.py_kernels.get(torch._C.DispatchKey.CompositeImplicitAutograd) is decomposition:
+        return True
     return isinstance(decomposition, functools.partial) and decomposition.keywords.get("kernel") is operator
 
 
 @contextlib.contextmanager
 def _replaced(module: ModuleType, name: str, function: Callable[..., Any]) -> Iterator[None]:
     before = getattr(module, name)
-    setattr(module, name, function)
     try:
+        setattr(module, name, function)
         yield
     finally:
         setattr(module, name, before)

@@ -143,12 +143,16 @@ class Recording:
         return self._decomposed(composite)
 
     def _decomposed(self, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
-        """The recorded calls but for those in `table`. Raises InvalidInput for what PyTorch records and cannot decompose."""
+        """The recorded calls but for those in `table`. Raises InvalidInput for what PyTorch records and cannot decompose, and
+        UnsupportedOperator where it loses casts."""
+        name = getattr(self.recorder.fn, "__name__", type(self.recorder.fn).__name__)
         try:
-            return _decomposed(self.exported, table)
+            program = _decomposed(self.exported, table)
         except RuntimeError as error:  # as for gradients inside the function
-            fn = self.recorder.fn
-            raise _explained(getattr(fn, "__name__", type(fn).__name__), error) from error
+            raise _explained(name, error) from error
+        if _types_of_results(program) != _types_of_results(self.exported):
+            raise UnsupportedOperator(f"{name}: PyTorch loses casts of autocast where it takes operators apart; cast by hand")
+        return program
 
     @property
     def literals(self) -> frozenset[str]:
@@ -243,6 +247,17 @@ def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]
             without = {op: table[op] for op in table if not op.name().startswith(_CHECKED)}
             decomposed = program.run_decompositions(without)
         return decomposed
+
+
+def _types_of_results(program: ExportedProgram) -> list[torch.dtype | None]:
+    """The element types of what the function returns, None for numbers."""
+    results = program.graph.output_node().args[0]
+    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    return [
+        getattr(result.meta.get("val"), "dtype", None) if isinstance(result, torch.fx.Node) else None
+        for result, kind in zip(results, kinds, strict=True)
+        if kind is OutputKind.USER_OUTPUT
+    ]
 
 
 def _exported(recorder: Recorder, examples: Sequence[torch.Tensor]) -> ExportedProgram:
