@@ -108,6 +108,15 @@ def test_right_factors_are_copied_for_many_rows(
         assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
 
 
+@pairwise(rows=MANY_ROWS, several=[False, True])
+def test_right_factors_of_pairs_are_copied_for_many_rows(
+    rows: tuple[int, int, int], several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only tensors of bf16 are multiplied in pairs, and only where the host does it."""
+    pairs = Vectors(16, 32, bf16_pairs=True)
+    test_right_factors_are_copied_for_many_rows(pairs, DType.BF16, rows, several, monkeypatch)
+
+
 def test_functions_without_choices_of_vectors_are_the_same_bit_for_bit() -> None:
     """Powers and maxima by instructions of AVX-512, and by vectors of half the width, which have no such."""
     patterns = np.random.default_rng(0).integers(0, 1 << 32, (2, 1 << 16), dtype=np.uint32).view(np.float32)

@@ -127,13 +127,10 @@ def test_products_of_pairs_with_packed_weights_of_every_shape(shape: Shape, tran
     assert largest_error(result, exact(graph, inputs)) < ERRORS[DType.BF16]
 
 
-@pairwise(
-    vectors=HOSTS,
-    dtype=list(DTYPES),
-    rounded=[False, True],
-    shape=[(33, 210, 35), (40, 64, 160), (64, 100, 130)],
-    loop=[1, 2],
-)
+STRIP_SHAPES = [(33, 210, 35), (40, 64, 160), (64, 100, 130)]
+
+
+@pairwise(vectors=HOSTS, dtype=list(DTYPES), rounded=[False, True], shape=STRIP_SHAPES, loop=[1, 2])
 def test_many_rows_meet_strips_of_panels(
     vectors: Vectors, dtype: DType, rounded: bool, shape: Shape, loop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +144,13 @@ def test_many_rows_meet_strips_of_panels(
     wanted = exact(graph, inputs)
     (result,) = executable(*inputs)
     assert largest_error(result, wanted if rounded else wanted.exp()) < ERRORS[dtype]
+
+
+@pairwise(rounded=[False, True], shape=STRIP_SHAPES, loop=[1, 2])
+def test_many_rows_of_pairs_meet_strips_of_panels(
+    rounded: bool, shape: Shape, loop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_many_rows_meet_strips_of_panels(HOSTS[-1], DType.BF16, rounded, shape, loop, monkeypatch)
 
 
 def test_few_rows_that_are_too_long_for_the_stack_are_pairs_in_panels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +173,11 @@ def test_weights_of_8_bits_are_packed_as_they_are(
     (result,) = executable(*inputs)
     assert largest_error(result, exact(graph, inputs)) < ERRORS[dtype]
     assert executable.packed_bytes == shape[1] * shape[2]
+
+
+@pairwise(stored=list(WHOLE), shape=SHAPES, transposed=[False, True])
+def test_weights_of_8_bits_are_packed_as_they_are_for_pairs(stored: DType, shape: Shape, transposed: bool) -> None:
+    test_weights_of_8_bits_are_packed_as_they_are(HOSTS[-1], stored, DType.BF16, shape, transposed)
 
 
 TILED_SHAPES = [(4, 32, 16), (16, 64, 80), (17, 96, 48), (31, 32, 112), (32, 608, 32), (40, 64, 16), (100, 96, 144)]
