@@ -307,3 +307,12 @@ def test_lists_and_dicts_of_the_caller_stay_as_they_are(fn: Callable[..., Any], 
     assert words.startswith("f changes ")
     assert "copy it first and return what is new" in words
     trace(lambda x, rows: fn(x, type(rows)(rows)), (X, argument))
+
+
+def test_a_transform_that_is_broken_off_is_left() -> None:
+    """Tensors that are made later are in none."""
+    error = refusal(lambda x: torch.func.jvp(lambda y: y @ WEIGHT, (x,), (x,))[1], (torch.randn(3, 4),))
+    assert "cannot be traced: TypeError" in str(error)
+    assert type(torch.ones(2) + 1) is torch.Tensor
+    assert not torch._C._functorch.is_functorch_wrapped_tensor(torch.ones(2) + 1)
+    assert trace(lambda x: x + 1, (X,)).graph.output_tensors[0].shape == (3, 4)

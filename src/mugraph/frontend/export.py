@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.autograd import forward_ad
 from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -148,7 +149,7 @@ class Recording:
         name = getattr(self.recorder.fn, "__name__", type(self.recorder.fn).__name__)
         try:
             program = _decomposed(self.exported, table)
-        except RuntimeError as error:  # as for gradients inside the function
+        except (RuntimeError, TypeError) as error:  # as for gradients inside the function
             raise _explained(name, error) from error
         if _types_of_results(program) != _types_of_results(self.exported):
             raise UnsupportedOperator(f"{name}: PyTorch loses casts of autocast where it takes operators apart; cast by hand")
@@ -241,7 +242,7 @@ class _Called(torch.nn.Module):
 
 
 def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
-    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), fewer_overrides():
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), _transforms_left(), fewer_overrides():
         decomposed: ExportedProgram = program.run_decompositions(dict(table))
         if any(spec.kind is OutputKind.TOKEN for spec in decomposed.graph_signature.output_specs):
             without = {op: table[op] for op in table if not op.name().startswith(_CHECKED)}
@@ -291,6 +292,18 @@ def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
     if isinstance(error, (RuntimeError, ValueError)) and _SHAPE_COMPLAINT.search(text):
         return ShapeMismatch(f"{where}: {text}")
     return InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}")
+
+
+@contextlib.contextmanager
+def _transforms_left() -> Iterator[None]:
+    """Leave the transforms of torch.func that an error broke off: whatever is computed later in the process would be in them."""
+    depth, level = torch._C._functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
+    try:
+        yield
+    finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        while forward_ad._current_level > level:
+            forward_ad.exit_dual_level()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
