@@ -11,7 +11,7 @@ from lower.graphs import attention, normalised_scores, rms_norm_linear
 from lower.test_tensor_maps import product
 from mugraph.devices import Engines
 from mugraph.errors import InvalidGraph
-from mugraph.ir import DType, Graph
+from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import construct, cooperative, lower
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.check import check
@@ -120,10 +120,11 @@ BOXES = Engines(warp_group_rows=64, tensor_maps=True)
         (product(64, 512, 256, (False, True), grid=2, loop=4), 1),
         (product(64, 512, 256, (True, False), grid=2, loop=4), 0),
         (product(96, 512, 128, grid=2, loop=4), 0),
+        (product(64, 512, 32, grid=2, loop=4), 0),
         (rms_norm_linear(rows=64, inner=512, columns=256, grid=2, loop=4, dtype=DType.BF16), 0),
         (attention(queries=64, keys=512, width=64, loop=4, dtype=DType.FP16), 0),
     ],
-    ids=["rows along k", "of both", "rows along m", "part of a group", "computed", "one of two products"],
+    ids=["rows along k", "of both", "rows along m", "part of a group", "idle groups", "computed", "one of two products"],
 )
 def test_a_ring_lags_where_units_read_whole_groups_of_left_rows_in_it(graph: Graph, lag: int) -> None:
     kernel = kernel_of(graph, BOXES)
@@ -137,6 +138,28 @@ def test_a_ring_lags_with_one_slot_more_where_there_is_room_and_with_three_at_le
     graph = construct(product(64, 1024, 256, grid=2, loop=2))
     rings = [kernel_of(graph, BOXES, size).ring for size in (200_000, 100_000)]
     assert [(ring.stages, ring.lag) for ring in rings if ring is not None] == [(4, 1), (3, 1)]
+
+
+def beside_products(rows: int, inner: int, columns: int, loop: int) -> Graph:
+    """x @ w + relu(z), summed over what of z each iteration reads."""
+    kernel = GraphBuilder(Level.KERNEL)
+    shapes = {"x": (rows, inner), "w": (inner, columns), "z": (rows * loop, columns)}
+    inputs = [kernel.input(name, shape, DType.BF16) for name, shape in shapes.items()]
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=loop)
+    maps: list[tuple[int | None, int]] = [(None, 1), (1, 0), (1, 0)]
+    x, w, z = (block.iterator(n, kernel.tensor(inputs[n]), (imap,), fmap) for n, (imap, fmap) in enumerate(maps))
+    sums = (block.add("accumulate", each, combine="sum") for each in (block.add("matmul", x, w), block.add("relu", z)))
+    body = block.build([block.add("output_saver", block.add("add", *sums), omap=(1,))])
+    return construct(kernel.build(kernel.graph_defined(body, inputs)))
+
+
+@pytest.mark.parametrize(("columns", "shared_bytes", "lag"), [(32, 160_000, 0), (128, 200_000, 1), (128, 232_448, 1)])
+def test_a_ring_lags_in_the_room_that_staged_inputs_leave(columns: int, shared_bytes: int, lag: int) -> None:
+    (launch,) = lower(beside_products(64, inner=640, columns=columns, loop=5)).values()
+    kernel = cooperative(launch.kernel, shared_bytes, engines=BOXES, multiprocessors=132)
+    check(kernel)
+    assert kernel.ring is not None
+    assert (kernel.ring.bulk, kernel.ring.lag, len(kernel.staged)) == (True, lag, 1)
 
 
 @pytest.mark.parametrize(

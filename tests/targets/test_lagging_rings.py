@@ -138,6 +138,23 @@ def test_machine_code_waits_for_the_panel_before_alone(name: str, tmp_path: Path
     assert products == 4 * waits.count("0x1"), "four products of a panel are issued together"
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_assembler_leaves_products_beside_the_threads(name: str) -> None:
+    pytest.importorskip("cuda.core")
+    (source,) = MACHINE.print([lowered(GRAPHS[name])]).values()
+    assert "serialized" not in compile_cubin(source, MACHINE.architecture).log
+
+
+def test_a_ring_does_not_lag_where_groups_are_idle() -> None:
+    """The assembler makes this one wait for every product by itself where it lags."""
+    pytest.importorskip("cuda.core")
+    kernel = lowered(construct(product(64, 64, 32, grid=2, dtype=DType.FP16)))
+    assert kernel.ring is not None
+    assert (kernel.ring.bulk, kernel.ring.lag) == (True, 0)
+    (source,) = MACHINE.print([kernel]).values()
+    assert "serialized" not in compile_cubin(source, MACHINE.architecture).log
+
+
 def test_blocks_whose_sums_fill_the_registers_leave_no_room_for_a_second_one() -> None:
     small, large = (lowered(gated(rows=128, columns=columns), SHARED) for columns in (64, 256))
     assert (sum_registers(small), small.resident) == (32, 2)

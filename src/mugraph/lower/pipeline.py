@@ -166,8 +166,7 @@ def _streamed(kernel: Kernel, block: Block) -> Kernel:
     rows = block.engines.warp_group_rows
     plain = with_streams(kernel, block.shared_bytes, _is_alone(kernel, block))
     grouped = with_warp_groups(plain, rows) if rows else plain
-    boxed = _placed(with_boxes(grouped), block.passes)
-    boxed = _staged(_placed(with_lag(boxed, _room(boxed, block), block.shared_bytes), block.passes), block)
+    boxed = _lagging(_placed(with_boxes(grouped), block.passes), block)
     fits = bool(tensor_maps(boxed)) and boxed.shared_bytes <= block.shared_bytes and len(boxed.staged) >= len(streamed.staged)
     return boxed if fits and copy_slots(boxed) < copy_slots(streamed) else streamed
 
@@ -193,6 +192,16 @@ def _staged(kernel: Kernel, block: Block) -> Kernel:
     room = _room(kernel, block) - whole_bytes(kernel.shared_bytes)
     staged = _placed(with_staged_inputs(kernel, room), block.passes)
     return staged if staged.shared_bytes <= block.shared_bytes else kernel
+
+
+def _lagging(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel, whose ring has its place, staged like any other, with a ring that lags where it keeps all that is staged."""
+    staged = _staged(kernel, block)
+    taken = staged.shared_bytes - kernel.shared_bytes
+    lagging = with_lag(kernel, _room(kernel, block) - taken, block.shared_bytes - taken)
+    lagging = _staged(_placed(lagging, block.passes), block)
+    fits = lagging.shared_bytes <= block.shared_bytes and len(lagging.staged) >= len(staged.staged)
+    return lagging if fits else staged
 
 
 def _room(kernel: Kernel, block: Block) -> int:

@@ -107,7 +107,7 @@ def with_lag(kernel: Kernel, room: int, most: int) -> Kernel:
     """
     ring = kernel.ring
     products = [s for s in kernel.statements if isinstance(s, Matmul) and s.panels is not None]
-    if ring is None or not all(map(left_in_slot, products)):
+    if ring is None or not all(left_in_slot(product) and _are_all_busy(kernel, product) for product in products):
         return kernel
     buffer = kernel.buffer(ring.buffer)
     beside = kernel.shared_bytes - buffer.bytes
@@ -125,6 +125,12 @@ def left_in_slot(product: Matmul) -> bool:
     if panels is None or not panels.grouped or not panels.boxed or panels.left is None:
         return False
     return columns_first(panels.left) and panels.left.shape[-2] % GROUP_ROWS == 0
+
+
+def _are_all_busy(kernel: Kernel, product: Matmul) -> bool:
+    """Whether every group of a block has a task: where some branch around products, the assembler may add a wait for each."""
+    split = group_tiles(product.target.shape, kernel.threads)
+    return split is not None and split.busy * WARP == kernel.threads
 
 
 def runs_on(kernel: Kernel, product: Matmul) -> bool:

@@ -40,6 +40,8 @@ _GROUP_DEPTH = 64
 """Most values of k whose part of the left factor a group holds in registers at once."""
 _SLOT_PRODUCTS = 8
 """Products of a panel whose places a group knows when it is compiled."""
+_PANELS_TOGETHER = 2
+"""Of a loop behind which its sum is read: in one of single panels, the assembler adds a wait for each product."""
 
 
 def write_matrix_product(text: KernelText, product: Matmul) -> None:
@@ -129,6 +131,9 @@ class _Work:
         alternating = not panels.grouped and steps > 1 and tiles <= _ALTERNATING
         if alternating:
             text.line(f"float other[{self.split.down}][{self.split.across}][4] = {{}};")
+        awaited = left_in_slot(product) and text.kernel.ring.lag > 0 and not runs_on(text.kernel, product)
+        if awaited:
+            text.line(f"#pragma unroll {_PANELS_TOGETHER}")
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
             write_panel_pointers(text, product, panels)
             left, right = panels.left or product.left, panels.right or product.right
@@ -147,7 +152,7 @@ class _Work:
             if alternating:
                 write_each_fragment(text, self.split)
                 text.line(f"    {sum_}[i][j][h] += other[i][j][h];")
-            if left_in_slot(product) and text.kernel.ring.lag and not runs_on(text.kernel, product):
+            if awaited:
                 _write_wait(text, [sum_], 0)
             self.finish(sum_)
 
