@@ -52,6 +52,7 @@ GRAPHS = {
     "rows of weights along k": construct(product(128, 512, 256, (False, True), grid=2, loop=4)),
     "several panels an iteration": construct(product(64, 1024, 128, grid=2, loop=2)),
     "no loop": construct(product(64, 512, 128, grid=2)),
+    "nine products of a panel": construct(product(64, 288, 64, grid=2)),
     "rows of 64 bytes": construct(product(128, 512, 64, grid=2, loop=4, dtype=DType.FP16)),
     "columns shared by groups": construct(product(64, 512, 512, grid=2, loop=4, dtype=DType.FP16)),
     "two sums": gated(),

@@ -38,7 +38,7 @@ _FRAGMENT_REGISTERS = 48
 """Registers of a thread for fragments of factors that lie where their loads take long."""
 _GROUP_DEPTH = 64
 """Most values of k whose part of the left factor a group holds in registers at once."""
-_SLOT_PRODUCTS = 8
+_SLOT_PRODUCTS = 16
 """Products of a panel whose places a group knows when it is compiled."""
 _PANELS_TOGETHER = 2
 """Of a loop behind which its sum is read: in one of single panels, the assembler adds a wait for each product."""
