@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mugraph.errors import InvalidGraph
-from mugraph.lower.choices import Relation, choose
+from mugraph.lower import choices
+from mugraph.lower.choices import MOST_COSTS, Relation, choose, narrowed
 
 Instance = tuple[dict[str, Sequence[int]], list[Relation[int]]]
 
@@ -124,3 +127,53 @@ def test_thirty_tensors_of_six_layouts_are_settled() -> None:
         for other in options[name]:
             changed = cost_of(chosen | {name: other}, relations)
             assert changed is None or changed >= found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_options_are_offered_where_few_variables_meet(seed: int) -> None:
+    options, relations = random_instance(seed, variables=5, most_options=4, relations=5)
+    assert narrowed(options, [relation.variables for relation in relations]) == options
+
+
+def test_variables_that_all_meet_in_one_relation_are_offered_their_first_options() -> None:
+    """More than an array of NumPy has dimensions."""
+    options = {f"t{n}": range(8) for n in range(70)}
+    offered = narrowed(options, [tuple(options)])
+    assert MOST_COSTS / 2 < math.prod(map(len, offered.values())) <= MOST_COSTS
+    assert all(first[0] == 0 for first in offered.values())
+    costs = {combination: -float(sum(combination)) for combination in itertools.product(*offered.values())}
+    assert choose(offered, [Relation(tuple(offered), costs)]) == {name: options[-1] for name, options in offered.items()}
+
+
+def test_variables_that_meet_in_pairs_are_offered_what_small_tables_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "MOST_TOTALS", 1 << 8)
+    options, generator = {f"t{n}": range(8) for n in range(12)}, random.Random(1)
+    pairs = list(itertools.combinations(options, 2))
+    offered = narrowed(options, pairs)
+    assert 1 << 7 < math.prod(map(len, offered.values())) <= 1 << 8
+    assert list(offered) == list(options)
+    for _ in range(5):
+        names = generator.sample(list(options), len(options))
+        turned_pairs = [generator.sample(pair, 2) for pair in generator.sample(pairs, len(pairs))]
+        assert narrowed({name: options[name] for name in names}, turned_pairs) == offered
+
+
+def test_no_table_is_larger_than_it_was_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is offered to begin with: variables of one option decide nothing of the order."""
+    monkeypatch.setattr(choices, "MOST_TOTALS", 64)
+    sizes: list[int] = []
+    spread = choices._Table.spread
+
+    def measured(table: choices._Table, variables: Sequence[str]) -> Any:
+        sizes.append(math.prod(len(offered[name]) for name in variables))
+        return spread(table, variables)
+
+    monkeypatch.setattr(choices._Table, "spread", measured)
+    for seed in range(20):
+        generator = random.Random(seed)
+        options: dict[str, Sequence[int]] = {f"t{n}": range(generator.randint(1, 8)) for n in range(12)}
+        pairs = [tuple(generator.sample(list(options), 2)) for _ in range(24)]
+        offered = narrowed(options, pairs)
+        every = [dict.fromkeys(itertools.product(*(offered[name] for name in pair)), 1.0) for pair in pairs]
+        choose(offered, [Relation(pair, costs) for pair, costs in zip(pairs, every, strict=True)])
+    assert 32 < max(sizes) <= 64

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import random
 import shutil
@@ -17,11 +19,11 @@ from hypothesis import strategies as st
 
 from lower.graphs import attention, rms_norm_linear
 from mugraph.errors import InvalidGraph
-from mugraph.ir import DType, Graph
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.lower import cooperative, lower
 from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.check import check
-from mugraph.lower.choices import choose
+from mugraph.lower.choices import MOST_COSTS, MOST_TOTALS, choose
 from mugraph.lower.layouts import swizzle_of, with_layouts
 from mugraph.lower.scalar_expressions import Source
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Swizzle, Tile
@@ -196,6 +198,56 @@ def test_kernels_are_printed_alike_in_whichever_order_costs_and_buffers_are_look
     monkeypatch.setattr("mugraph.lower.device_layouts.choose", shuffled)
     assert list(map(printed, graphs)) == before
     assert choices > 5
+
+
+def product_of_products(count: int, in_pairs: bool = False) -> Graph:
+    """Products of one tensor with several weights in one block, all multiplied by each other in a statement, or every two."""
+    kernel = GraphBuilder(Level.KERNEL)
+    operands = [kernel.input("x", (16, 16), DType.FP16), *(kernel.input(f"w{n}", (16, 16), DType.FP16) for n in range(count))]
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    x, *weights = (block.iterator(n, kernel.tensor(operand), (None,), None) for n, operand in enumerate(operands))
+    products = [block.add("matmul", x, weight) for weight in weights]
+    results = [functools.reduce(lambda left, right: block.add("mul", left, right), products)]
+    if in_pairs:
+        results = [block.add("mul", *pair) for pair in itertools.combinations(products, 2)]
+    saved = [block.add("output_saver", result, omap=(0,)) for result in results]
+    return kernel.build(kernel.graph_defined(block.build(saved), operands))
+
+
+@pytest.mark.parametrize(("count", "in_pairs"), [(5, False), (12, False), (7, True)])
+def test_layouts_of_many_tiles_that_meet_are_chosen_from_fewer(
+    count: int, in_pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five that meet in one statement have 32,768 combinations of layouts, and seven that meet in pairs a table of 2 million."""
+    offered: list[int] = []
+
+    def seen(options: dict[str, Any], relations: list[Any]) -> dict[str, Any]:
+        offered.append(math.prod(map(len, options.values())))
+        assert all(len(relation.costs) <= MOST_COSTS for relation in relations)
+        return choose(options, relations)
+
+    monkeypatch.setattr("mugraph.lower.layouts.choose", seen)
+    (launch,) = Cuda.of("cuda:sm_90").lower(product_of_products(count, in_pairs)).values()
+    check(launch.kernel)
+    assert offered
+    assert max(offered) <= (MOST_TOTALS if in_pairs else MOST_COSTS)
+
+
+def test_layouts_of_many_tensors_between_kernels_are_chosen_from_fewer() -> None:
+    """A sum of 40 of them in one statement has 2**40 combinations."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (8, 16), DType.FP16)
+    tensors: list[Value] = []
+    for number in range(40):
+        block = GraphBuilder(Level.BLOCK, grid=(1,))
+        part = block.add("mul", block.iterator(0, kernel.tensor(x), (0,), None), block.constant(number + 2, DType.FP16))
+        tensors += kernel.graph_defined(block.build([block.add("output_saver", part, omap=(0,))]), [x])
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    parts = [block.iterator(n, kernel.tensor(tensor), (0,), None) for n, tensor in enumerate(tensors)]
+    added = functools.reduce(lambda left, right: block.add("add", left, right), parts)
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", added, omap=(0,))]), tensors))
+    launches = Cuda.of("cuda:sm_90").lower(graph)
+    assert all(not launch.orders for launch in launches.values()), "as they are written and read"
 
 
 def test_buffers_read_as_something_else_keep_their_layout() -> None:

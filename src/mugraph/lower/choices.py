@@ -8,15 +8,17 @@ one it is: costs are whole numbers, and of choices that cost the same the first 
 order of their options. No two choices have the same *total*, their cost times the number of choices and their place among all.
 
 The least total is found by eliminating one variable after the other: all tables that speak of it are added up, and
-become a table of the other variables, of the least that it takes with each combination of them. Relations of kernels speak of
-few variables each, as a statement has few tiles, so tables stay small: a solver of integer programs takes longer.
+become a table of the other variables, of the least that it takes with each combination of them. Relations of most kernels speak
+of few variables each, as a statement has few tiles, so tables stay small: a solver of integer programs takes longer. Where many
+variables meet, tables would take all memory, so `narrowed` offers fewer options before costs are looked at.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +31,10 @@ Option = TypeVar("Option", bound=Hashable)
 
 _UNIT = 1e-6
 """Costs are rounded to multiples of this: those of layouts are sums of wavefronts and of a ten-thousandth for an element."""
+MOST_COSTS = 1 << 12
+"""Combinations of options of one relation: the cost of each takes a tenth of a millisecond."""
+MOST_TOTALS = 1 << 16
+"""Entries of a table that is added up: milliseconds, and megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,29 @@ class Relation(Generic[Option]):
 
     variables: tuple[str, ...]
     costs: Mapping[tuple[Option, ...], float]
+
+
+def narrowed(options: Mapping[str, Sequence[Option]], meeting: Iterable[Collection[str]]) -> dict[str, Sequence[Option]]:
+    """The options, but only the first ones of some variables where too many meet in relations, so that tables stay small.
+
+    `meeting` are the variables of each relation. Of those in a table that is too large, the one with most options loses the later
+    half of them. The order in which variables and relations come decides nothing.
+    """
+    offered = {name: options[name] for name in sorted(options)}
+    relations = sorted({tuple(sorted(names)) for names in meeting})
+    while too_many := _too_many({name: len(offered[name]) for name in offered}, relations):
+        widest = max(too_many, key=lambda name: len(offered[name]))
+        offered[widest] = offered[widest][: -(-len(offered[widest]) // 2)]
+    return {name: offered[name] for name in options}
+
+
+def _too_many(sizes: Mapping[str, int], relations: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The variables of a relation, or of a table, with too many combinations; () where there is none."""
+    tables = ((MOST_TOTALS, (*others, name)) for name, others in _eliminations(sizes, relations))
+    for most, names in itertools.chain(((MOST_COSTS, names) for names in relations), tables):
+        if math.prod(sizes[name] for name in names) > most:
+            return names
+    return ()
 
 
 def choose(options: Mapping[str, Sequence[Option]], relations: Sequence[Relation[Option]]) -> dict[str, Option]:
@@ -69,42 +98,53 @@ class _Table:
 
 
 def _tables(options: Mapping[str, Sequence[Option]], relations: Sequence[Relation[Option]]) -> list[_Table]:
-    """The places of choices, as a table for each variable, and the relations' costs; all totals are different."""
+    """The places of choices, as a table for each variable that has one, and the relations' costs; all totals are different."""
     tables, choices = [], 1
-    for name in sorted(options, reverse=True):
+    free = {name for name in options if len(options[name]) > 1}
+    for name in sorted(free, reverse=True):
         tables.append(_Table((name,), np.array([choices * place for place in range(len(options[name]))], dtype=object)))
         choices *= len(options[name])
     costs = [{combination: round(cost / _UNIT) for combination, cost in relation.costs.items()} for relation in relations]
     forbidden = 1 + 2 * sum(max(map(abs, cost.values()), default=0) for cost in costs)  # more than choices differ by otherwise
     for relation, cost in zip(relations, costs, strict=True):
         places = [{option: place for place, option in enumerate(options[name])} for name in relation.variables]
-        totals = np.full([len(known) for known in places], forbidden * choices, dtype=object)
+        axes = [axis for axis, name in enumerate(relation.variables) if name in free]
+        totals = np.full([len(places[axis]) for axis in axes], forbidden * choices, dtype=object)
         for combination, units in cost.items():
             if all(option in known for option, known in zip(combination, places, strict=True)):
-                totals[tuple(known[option] for option, known in zip(combination, places, strict=True))] = units * choices
-        tables.append(_Table(relation.variables, totals))
+                totals[tuple(places[axis][combination[axis]] for axis in axes)] = units * choices
+        tables.append(_Table(tuple(relation.variables[axis] for axis in axes), totals))
     return tables
 
 
 def _least(sizes: Mapping[str, int], tables: Sequence[_Table]) -> dict[str, int]:
     """The place of each variable's option in the choice of the least total; `sizes` are how many options they have."""
-    left, eliminated = list(sizes), []
-    while left:
-        name = min(left, key=lambda one: math.prod(sizes[other] for other in _beside(one, tables)))
-        others = _beside(name, tables)
+    eliminated = []
+    for name, others in _eliminations(sizes, [table.variables for table in tables]):
         of_it = [table for table in tables if name in table.variables]
         totals = functools.reduce(np.add, [table.spread((*others, name)) for table in of_it])
         eliminated.append((name, others, totals.argmin(axis=-1)))
         least = np.asarray(np.minimum.reduce(totals, axis=-1), dtype=object)
         tables = [*(table for table in tables if name not in table.variables), _Table(others, least)]
-        left.remove(name)
-    places: dict[str, int] = {}
+    places = dict.fromkeys(sizes, 0)
     for name, others, best in reversed(eliminated):
         places[name] = int(best[tuple(places[other] for other in others)])
     return places
 
 
-def _beside(name: str, tables: Collection[_Table]) -> tuple[str, ...]:
-    """The other variables of all tables that speak of one."""
-    found = dict.fromkeys(other for table in tables if name in table.variables for other in table.variables)
-    return tuple(other for other in found if other != name)
+def _eliminations(sizes: Mapping[str, int], tables: Sequence[Collection[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The order in which variables of several options are eliminated, each with those that tables speak of beside it by then.
+
+    `tables` are the variables of each. The next one is always that whose elimination leaves the smallest table.
+    """
+    beside: dict[str, set[str]] = {name: set() for name in sizes if sizes[name] > 1}
+    for names in tables:
+        free = beside.keys() & names
+        for name in free:
+            beside[name] |= free - {name}
+    while beside:
+        name = min(beside, key=lambda one: (math.prod(sizes[other] for other in beside[one]), one))
+        others = beside.pop(name)
+        yield name, tuple(sorted(others))
+        for other in others:
+            beside[other] = (beside[other] | others) - {name, other}

@@ -8,12 +8,21 @@ of device memory that they ask for, so that what is read often is read in whole 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.ir.graph import Graph, Value
-from mugraph.lower.choices import Relation, choose
-from mugraph.lower.layouts import BufferLayout, Dimensions, common_dimensions, relaid, relations_of, tiles_of, times_of
+from mugraph.lower.choices import Relation, choose, narrowed
+from mugraph.lower.layouts import (
+    BufferLayout,
+    Dimensions,
+    common_dimensions,
+    meeting_in,
+    relaid,
+    relations_of,
+    tiles_of,
+    times_of,
+)
 from mugraph.lower.lower import DimensionOrder, Launch, concatenations, kernel_windows
 from mugraph.lower.pipeline import block_threads
 from mugraph.lower.tile_form import Kernel
@@ -27,10 +36,11 @@ def with_device_layouts(graph: Graph, launches: Mapping[int, Launch]) -> dict[in
     tensors = [tensor for value in _between(graph, launches) if (tensor := _tensor(value, launches)) is not None]
     if not tensors:
         return dict(launches)
-    options = {tensor.name: tensor.dimensions.orders() for tensor in tensors}
+    every = {tensor.name: tensor.dimensions.orders() for tensor in tensors}
+    options = narrowed(every, (names for index, launch in launches.items() for names in _meeting(index, launch.kernel, tensors)))
     relations = [Relation((name,), {(o,): _ORDER_COST * (o != orders[0]) for o in orders}) for name, orders in options.items()]
     for index, launch in launches.items():
-        relations.extend(_relations(index, launch.kernel, tensors))
+        relations.extend(_relations(index, launch.kernel, tensors, options))
     chosen = choose(options, relations)
     return {index: _laid_out(index, launch, tensors, chosen) for index, launch in launches.items()}
 
@@ -75,14 +85,22 @@ def _tensor(value: Value, launches: Mapping[int, Launch]) -> _Tensor | None:
     return None if dimensions is None else _Tensor(value, dimensions, buffers)
 
 
-def _relations(index: int, kernel: Kernel, tensors: list[_Tensor]) -> Iterator[Relation[BufferLayout]]:
-    """What a kernel costs for the layouts of the tensors it touches, over the names of the tensors."""
+def _meeting(index: int, kernel: Kernel, tensors: list[_Tensor]) -> Iterator[tuple[str, ...]]:
+    """The names of the tensors that a kernel's relations speak of."""
+    here = {tensor.buffers[index]: tensor.name for tensor in tensors if index in tensor.buffers}
+    yield from (tuple(here[buffer] for buffer in buffers) for buffers in meeting_in(kernel, here))
+
+
+def _relations(
+    index: int, kernel: Kernel, tensors: list[_Tensor], options: Mapping[str, Sequence[BufferLayout]]
+) -> Iterator[Relation[BufferLayout]]:
+    """What a kernel costs for the layouts of the tensors it touches, over the names of the tensors, and of their `options`."""
     here = {tensor.buffers[index]: tensor for tensor in tensors if index in tensor.buffers}
     dimensions = {buffer: tensor.dimensions for buffer, tensor in here.items()}
-    options = {buffer: tensor.dimensions.orders() for buffer, tensor in here.items()}
+    offered = {buffer: options[tensor.name] for buffer, tensor in here.items()}
     kernel = replace(kernel, threads=block_threads(kernel))
     for statement, times in times_of(kernel):
-        for relation in relations_of(kernel, statement, times * math.prod(kernel.grid), dimensions, options):
+        for relation in relations_of(kernel, statement, times * math.prod(kernel.grid), dimensions, offered):
             yield replace(relation, variables=tuple(here[buffer].name for buffer in relation.variables))
 
 

@@ -8,11 +8,11 @@ are in device memory, and plain: then threads take the same elements in more sta
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.lower.access_costs import accesses_of
-from mugraph.lower.choices import Relation, choose
+from mugraph.lower.access_costs import Accesses, accesses_of
+from mugraph.lower.choices import Relation, choose, narrowed
 from mugraph.lower.tile_form import Buffer, Kernel, Memory, Statement, Swizzle, Tile, with_tiles
 
 _CHUNK = 16
@@ -131,7 +131,8 @@ def with_layouts(kernel: Kernel) -> Kernel:
     Buffers whose tiles do not agree on dimensions stay as they are.
     """
     dimensions = {b.name: found for b in kernel.buffers if (found := _dimensions(kernel, b)) is not None}
-    options = {name: dims.layouts(kernel.buffer(name).dtype.bytes) for name, dims in dimensions.items()}
+    every = {name: dims.layouts(kernel.buffer(name).dtype.bytes) for name, dims in dimensions.items()}
+    options = narrowed(every, meeting_in(kernel, every))
     relations = [Relation((name,), {(o,): o.cost for o in offered}) for name, offered in options.items()]
     for statement, times in times_of(kernel):
         relations.extend(relations_of(kernel, statement, times, dimensions, options))
@@ -204,6 +205,16 @@ def times_of(kernel: Kernel) -> Iterator[tuple[Statement, int]]:
         yield from ((statement, times) for statement in statements)
 
 
+def meeting_in(kernel: Kernel, names: Collection[str]) -> Iterator[tuple[str, ...]]:
+    """Of these buffers those whose layouts a statement's cost depends on together, as in `relations_of`."""
+    for statement in kernel.statements:
+        yield from (_touched(accesses, names) for accesses in accesses_of(kernel, statement))
+
+
+def _touched(accesses: Accesses, names: Collection[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tile.buffer for tile in accesses.tiles if tile.buffer in names))
+
+
 def relations_of(
     kernel: Kernel,
     statement: Statement,
@@ -213,7 +224,7 @@ def relations_of(
 ) -> Iterator[Relation[BufferLayout]]:
     """Costs of a statement for the layouts of the buffers it touches together; the tiles of a product cost separately."""
     for accesses in accesses_of(kernel, statement):
-        names = tuple(dict.fromkeys(tile.buffer for tile in accesses.tiles if tile.buffer in options))
+        names = _touched(accesses, options)
         if not names:
             continue
         costs: dict[tuple[BufferLayout, ...], float] = {}
