@@ -508,6 +508,34 @@ def test_import_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+WITHOUT_PYTORCH = """
+import importlib.machinery as machinery, sys, tempfile
+
+find = machinery.PathFinder.find_spec
+machinery.PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] == "torch" else find(name, *rest)
+
+import numpy as np
+import mugraph
+
+program = mugraph.Program()
+x, w = program.input("x", (4, 16)), program.input("w", (16, 8))
+program.output((x / x.square().sum(-1, keepdim=True).sqrt()) @ w)
+found = mugraph.superoptimize(program, budget=5, cache="off")
+given = mugraph.optimize_graph(found.graph, program, budget=5)
+assert mugraph.verify(program, program).equivalent
+with tempfile.TemporaryDirectory() as folder:
+    found.save(folder + "/result")
+    for result in (found, given, mugraph.load(folder + "/result")):
+        assert result.target == "cpu"
+        np.testing.assert_allclose(result(np.ones((4, 16), np.float32), np.ones((16, 8), np.float32)), 4.0, rtol=1e-5)
+assert "torch" not in sys.modules
+"""
+
+
+def test_programs_need_no_pytorch() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_PYTORCH], check=True)
+
+
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="optimise"):
         mugraph.optimise  # noqa: B018

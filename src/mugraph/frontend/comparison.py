@@ -16,7 +16,7 @@ import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calling import arguments_of, unused_name
-from mugraph.frontend.returned import Container, ReturnedTensor, Structure, difference, outputs_of, structure_from
+from mugraph.frontend.structures import Container, ReturnedTensor, Structure, difference, outputs_of
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
@@ -214,6 +214,7 @@ def _check_examples(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
 def _of_function(fn: Callable[..., Any], example_inputs: Any) -> _Side:
     from mugraph.frontend import trace  # PyTorch is loaded for functions only
     from mugraph.frontend.pytree import places_of_tensors
+    from mugraph.frontend.returned import structure_from
 
     traced = trace(fn, example_inputs)
     args, kwargs = arguments_of(example_inputs)
@@ -247,12 +248,15 @@ def _different_arguments(left: _Side, right: _Side) -> str | None:
 
 
 def _different_outputs(left: _Side, right: _Side) -> str | None:
-    from mugraph.frontend.pytree import same_value
+    def same(one: object, other: object) -> bool:
+        from mugraph.frontend.pytree import same_value  # programs return tensors alone, and need no PyTorch
+
+        return same_value(one, other)
 
     first, second = left.returned, right.returned
     if left.is_program or right.is_program:
         first, second = (side.returned if side.is_program else _without_containers(side.returned) for side in (left, right))
-    return difference(first, second, same_value)
+    return difference(first, second, same)
 
 
 def _without_containers(structure: Structure) -> Structure:

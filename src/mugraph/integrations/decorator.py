@@ -187,7 +187,9 @@ class Optimized(Shared, Generic[P, R]):
             none = _nothing(result)
             return Answer(result, reason=none if outcome is None else _objection(outcome), duel=outcome)
         machine = machine_for(result.target)
-        if not machine.available:
+        with on_their_gpu(tensors_of(args, kwargs)):
+            available = machine.available
+        if not available:
             return Answer(result, reason=f"kernels for {result.target} cannot run on this machine")
         outcome = result.report.baselines.get(EAGER) or self._raced(result, machine, args, kwargs)
         return Answer(result, reason=_objection(outcome), duel=outcome)

@@ -26,7 +26,8 @@ from mugraph.frontend.node_traits import Inspector, Traits, program_of
 from mugraph.frontend.partition import unknown_mask
 from mugraph.frontend.pytree import FunctionCalling, places_of_tensors, same_value
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
-from mugraph.frontend.returned import Structure, difference, structure_from
+from mugraph.frontend.returned import structure_from
+from mugraph.frontend.structures import Structure, difference
 from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, note_roundings, tensor_of, widened
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.readings import readings

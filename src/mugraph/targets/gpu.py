@@ -135,10 +135,12 @@ def common_target(tensors: Iterable[Any]) -> str:
 
 def on_their_gpu(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
     """A context in which the GPU that tensors lie on is PyTorch's current one, where calls are timed."""
-    import torch
-
     gpu = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
-    return nullcontext() if gpu is None else torch.cuda.device(gpu)
+    if gpu is None:
+        return nullcontext()
+    import torch  # which need not be installed otherwise
+
+    return torch.cuda.device(gpu)
 
 
 def _torch_sees_one() -> bool:

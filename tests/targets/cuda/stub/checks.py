@@ -24,10 +24,12 @@ from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismat
 from mugraph.frontend import trace
 from mugraph.frontend.calling import Positional
 from mugraph.host.arrays import torch_arrays
+from mugraph.integrations.decorator import Optimized
 from mugraph.integrations.torch_operator import torch_operator
 from mugraph.ir import DType
 from mugraph.lower.tensor_maps import TensorMap
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.baselines import EAGER
 from mugraph.selection.target_of_inputs import target_of_inputs
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
@@ -236,6 +238,19 @@ def test_example_inputs_on_a_gpu_say_the_target(device: int, target: str) -> Non
         assert torch_side.current_device() == before
     with pytest.raises(InvalidInput, match="tensors lie on cuda:0 and cuda:1; move them"):
         mugraph.superoptimize(torch.add, (on(0, rows()), on(1, rows())))
+
+
+def test_kernels_answer_calls_of_the_decorator_on_a_gpu_that_is_not_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_side.properties[0] = A100
+    faster = SimpleNamespace(clear=True)
+    report = SimpleNamespace(interrupted=False, baselines={EAGER: faster})
+    found = SimpleNamespace(found=True, target="cuda:sm_90:h100", report=report)
+    monkeypatch.setattr("mugraph.integrations.decorator.superoptimize", lambda *_, **__: found)
+    optimized = mugraph.optimize(lambda x, y: x + y)
+    assert isinstance(optimized, Optimized)
+    (reason, other) = (optimized._optimized((on(device, rows()),) * 2, {}).reason for device in (1, 0))
+    assert reason == ""
+    assert other == "kernels for cuda:sm_90:h100 cannot run on this machine"
 
 
 @pytest.mark.parametrize(
