@@ -86,6 +86,15 @@ def test_tensors_on_several_devices_are_refused(two_gpus: list[int], devices: li
         mugraph.optimize_graph("", torch.add, tensors)
 
 
+def test_tensors_on_a_gpu_that_is_not_here_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fake ones may be."""
+    monkeypatch.setattr("mugraph.targets.gpu._torch_sees_one", lambda: False)
+    with FakeTensorMode():
+        x = torch.empty(4, device="cuda")
+    with pytest.raises(TargetUnavailable, match="PyTorch sees none; name what to compile for"):
+        chosen(None, (x,))
+
+
 def test_tensors_of_no_target_are_refused() -> None:
     with pytest.raises(TargetUnavailable, match="no target runs on mps"):
         common_target([SimpleNamespace(device=torch.device("mps"), dim=lambda: 1)])

@@ -21,8 +21,9 @@ def target_of_inputs(target: str | None, example_inputs: Any) -> Iterator[str]:
         yield target
         return
     tensors = _tensors_of(example_inputs)
+    found = common_target(tensors)
     with on_their_gpu(tensors):
-        yield common_target(tensors)
+        yield found
 
 
 def _tensors_of(example_inputs: Any) -> list[Any]:
