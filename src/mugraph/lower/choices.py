@@ -31,8 +31,8 @@ Option = TypeVar("Option", bound=Hashable)
 
 _UNIT = 1e-6
 """Costs are rounded to multiples of this: those of layouts are sums of wavefronts and of a ten-thousandth for an element."""
-MOST_COSTS = 1 << 12
-"""Combinations of options of one relation: the cost of each takes a tenth of a millisecond."""
+MOST_COSTS = 1 << 10
+"""Combinations of options of one relation: the cost of each takes a tenth of a millisecond, more where tiles are many."""
 MOST_TOTALS = 1 << 16
 """Entries of a table that is added up: milliseconds, and megabytes."""
 
