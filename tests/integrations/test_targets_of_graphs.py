@@ -15,7 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mugraph
 from mugraph.errors import InvalidInput, TargetUnavailable
+from mugraph.host.arrays import torch_arrays
 from mugraph.integrations import torch_compile
+from mugraph.ir import DType, Level
+from mugraph.ir.graph import Tensor
 from mugraph.selection.target_of_inputs import target_of_inputs
 from mugraph.targets.gpu import common_target, target_of
 
@@ -84,6 +87,17 @@ def test_tensors_on_several_devices_are_refused(two_gpus: list[int], devices: li
         mugraph.superoptimize(torch.add, tensors)
     with pytest.raises(InvalidInput, match=f"tensors lie on {named}"):
         mugraph.optimize_graph("", torch.add, tensors)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_kernels_on_a_gpu_take_numbers_from_the_cpu() -> None:
+    """As PyTorch does; what has dimensions is refused."""
+    arrays = torch_arrays("cuda:1")
+    with FakeTensorMode():
+        number = arrays.reader("factor", Tensor((), DType.FP32, Level.KERNEL))(torch.empty(()))
+        assert (number.device, number.shape) == (torch.device("cuda:1"), ())
+        with pytest.raises(InvalidInput, match="'factor' is on cpu, and other inputs on cuda:1"):
+            arrays.reader("factor", Tensor((1,), DType.FP32, Level.KERNEL))(torch.empty(1))
 
 
 def test_tensors_on_a_gpu_that_is_not_here_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -391,6 +391,8 @@ class TorchArrays:
             raise _mismatch(name, array.shape, tensor)
         if array.dtype is not self.dtypes[tensor.dtype]:
             raise _wrong_type(name, array.dtype, tensor)
+        if not array.shape and self.index is not None and array.device.type == "cpu":
+            array = array.to(self.device)  # PyTorch takes numbers from there, too, beside tensors on a GPU
         self.expect_place(array, name)
         if array.layout is not self.torch.strided:
             raise InvalidInput(f"input {name!r} is {array.layout}; pass a dense tensor")
