@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -18,12 +18,13 @@ from mugraph.ir.program import Program
 from mugraph.ir.validity import check
 from mugraph.search import driver, search
 from mugraph.search.closure.sketch import Sketch
-from mugraph.search.closure.tiers import Tier
+from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.driver import Search
-from mugraph.search.partition.cuts import CutSpace, in_normal_order
-from mugraph.search.partition.plans import CUT_GAIN
+from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order
+from mugraph.search.partition.plans import CUT_GAIN, Wanted
 from mugraph.search.partition.variants import Parts, Variants
 from mugraph.search.tasks import CANDIDATES, Options
+from mugraph.testing import random_program
 from mugraph.verifier import verify_graphs
 
 from .programs import PAPER, chain, finished, outputs, rmsnorm
@@ -209,13 +210,67 @@ def test_no_cut_left_out_could_have_won() -> None:
     assert best <= unbounded / CUT_GAIN
 
 
-def test_the_bound_that_leaves_out_families_of_cuts_is_below_all_of_them() -> None:
-    run = Search(normalized_product(64), H100)
-    space = CutSpace(in_normal_order(run.axes), run.plans.roofline, (-1,))
-    everything = list(space.cuts(5, lambda: math.inf))
-    for bound in np.quantile([cut.floor for cut in everything], [0.1, 0.5, 0.9]):
-        kept = {cut.groups for cut in space.cuts(5, lambda bound=bound: bound)}  # type: ignore[misc]
+@pytest.mark.parametrize(
+    "program", [normalized_product(64), residual(256), block_of_a_model(64), *map(random_program, range(12))]
+)
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
+def test_the_bounds_that_leave_out_families_of_cuts_are_below_all_of_them(program: Graph, target: str) -> None:
+    run = Search(program, device_for(target))
+    space = CutSpace(in_normal_order(run.axes), run.plans.roofline, run.produces)
+    everything = list(space.cuts(4, lambda: math.inf))
+    for bound in np.quantile([cut.floor for cut in everything] or [0.0], [0.1, 0.5, 0.9]) * (1 + 1e-9):  # beyond equal sums
+        kept = {cut.groups for cut in space.cuts(4, lambda bound=bound: bound)}  # type: ignore[misc]
         assert kept == {cut.groups for cut in everything if cut.floor < bound}
+
+
+def test_families_of_cuts_are_the_sets_of_stored_tensors_in_the_order_of_their_traffic() -> None:
+    run = Search(residual(256), H100)
+    space = CutSpace(in_normal_order(run.axes), run.plans.roofline, run.produces)
+    families = list(space.families(3))
+    points = space.cut_points()
+    sets = {frozenset(some) for count in range(4) for some in itertools.combinations(points, count)}
+    assert len(points) > 4
+    assert len(families) == len(sets)
+    assert {frozenset(stored) for _, stored in families} == sets
+    assert [memory for memory, _ in families] == sorted(memory for memory, _ in families)
+
+
+def worth_trying(cuts: Sequence[Cut], best: float, near: int, tried: Set[object]) -> list[float]:
+    """The rooflines of cuts, lowest first, that are tried beside a plan of `best` seconds if none of them is better."""
+    lowest: dict[object, float] = {}
+    for cut in cuts:
+        if cut.key not in tried and cut.floor < best:
+            lowest[cut.key] = min(cut.floor, lowest.get(cut.key, math.inf))
+    could_win = sum(floor < CUT_GAIN * best for floor in lowest.values())
+    return sorted(lowest.values())[: could_win + near]
+
+
+@pytest.mark.parametrize("near", [0, 1, 5, 1000])
+@pytest.mark.parametrize("program", [normalized_product(64), residual(256), *map(random_program, range(6))])
+def test_every_cut_that_is_worth_trying_is_listed(program: Graph, near: int) -> None:
+    run = Search(program, H100)
+    tier = distinct_tiers(run.axes)[0]
+    every = [cut for space in spaces(run, run.produces, tier) for cut in space.cuts(4, lambda: math.inf)]
+    floors = [cut.floor for cut in every] or [1.0]
+    for best, share in itertools.product(np.quantile(floors, [0.3, 1.0]) * 1.05, (0, 3)):
+        tried = {cut.key for cut in every[::share]} if share else set()
+        variants = run.plans.variants(run.axes, tier, run.produces)
+        batch = [bounded for some in variants.batches(best) for bounded in some]
+        listed = run.plans.cuts(variants, batch, 4, Wanted(best, near, tried))
+        expected = worth_trying(every, best, near, tried)
+        assert worth_trying(listed, best, near, tried) == pytest.approx(expected, rel=1e-12)  # sums in another order
+
+
+def test_of_many_cuts_that_win_little_few_are_listed() -> None:
+    run = Search(wide_mlp(), H100)
+    variants = run.plans.variants(run.axes, Tier.OPAQUE_SUMS, (-1,))
+    (batch,) = variants.batches()
+    least = min(cut.floor for cut in run.plans.cuts(variants, batch, 5, Wanted(1.0)))
+    numbers = [
+        len(run.plans.cuts(run.plans.variants(run.axes, Tier.OPAQUE_SUMS, (-1,)), batch, 5, Wanted(1.1 * least, near)))
+        for near in (1, None)
+    ]
+    assert 0 < numbers[0] < numbers[1]
 
 
 def test_candidates_are_few_and_in_order() -> None:

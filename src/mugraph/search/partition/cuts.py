@@ -8,6 +8,7 @@ enumerated with their roofline, and all cuts that store some tensors are left ou
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -134,27 +135,57 @@ class CutSpace:
         ]
         self.computes = [roofline.compute(program, term, alone=False) for term in program.terms]
         self.computes_alone = [roofline.compute(program, term, alone=True) for term in program.terms]
+        self.products = [term for term, seconds in enumerate(self.computes) if seconds]
+        computed = sum(1 << index for index, term in enumerate(program.terms) if term.op != "load" and not term.is_constant)
+        self.computed_operands = [_mask(term.inputs) & computed for term in program.terms]
         self.before = _ancestors(program)
         self.tensors = sum(1 << index for index, term in enumerate(program.terms) if not term.is_constant)
 
     def cuts(self, launches: int, bound: Callable[[], float]) -> Iterator[Cut]:
         """Every cut into 2 to `launches` launches whose roofline is below `bound()` seconds when it is reached."""
-        points = self.cut_points()
-        sources = {term.source: self.transfers[i] for i, term in self.program.loads()}
-        least = sum(sources.values()) + sum(self.transfers[i] for i in self.outputs)
         compute = sum(self.computes_alone)
-        stack: list[tuple[Group, int, float]] = [((), 0, least)]
-        while stack:
-            stored, position, memory = stack.pop()
+        for memory, stored in self.families(launches - 1):
             if self.roofline.seconds(memory, compute, 2) >= bound():
+                self.pruned += 1
+                return
+            if self.roofline.seconds(memory, self.compute(stored), 2) >= bound():
                 self.pruned += 1
                 continue
             for groups in self.groupings(stored, launches):
                 yield from self.cut(stored, groups, bound())
-            if len(stored) < launches - 1:
-                for index, point in enumerate(points[position:], start=position + 1):
-                    transfers = self.transfers[point] * (1 if point in self.outputs else 2)
-                    stack.append(((*stored, point), index, memory + transfers))
+
+    def families(self, most: int) -> Iterator[tuple[float, Group]]:
+        """The sets of up to `most` stored tensors, each with the seconds of traffic that all its cuts have: the least first.
+
+        A set is followed by those with the next tensor added to it, and put in the place of its last one.
+        """
+        transfers = {point: self.transfers[point] * (1 if point in self.outputs else 2) for point in self.cut_points()}
+        points = sorted(transfers, key=transfers.__getitem__)
+        sources = {term.source: self.transfers[i] for i, term in self.program.loads()}
+        least = sum(sources.values()) + sum(self.transfers[i] for i in self.outputs)
+        families: list[tuple[float, tuple[int, ...]]] = [(least, ())]
+        while families:
+            memory, places = heapq.heappop(families)
+            yield memory, tuple(points[place] for place in places)
+            following = places[-1] + 1 if places else 0
+            if following == len(points):
+                continue
+            others = [(*places[:-1], following)] if places else []
+            for family in [*others, (*places, following)] if len(places) < most else others:
+                heapq.heappush(families, (least + sum(transfers[points[place]] for place in family), family))
+
+    def compute(self, stored: Group) -> float:
+        """Seconds of doing each term once where nothing else is stored.
+
+        A product is alone in a launch only if it is written, and everything that it multiplies is read.
+        """
+        read = _mask(stored)
+        written = read | _mask(self.outputs)
+
+        def alone(product: int) -> bool:
+            return bool(written >> product & 1) and not self.computed_operands[product] & ~read
+
+        return sum((self.computes_alone if alone(product) else self.computes)[product] for product in self.products)
 
     def groupings(self, stored: Group, launches: int) -> Iterator[tuple[Group, ...]]:
         """The ways to share out the stored tensors and the outputs among 2 to `launches` launches.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,6 +88,34 @@ class Plan:
             (len(stage.produces), stage.kernel.sketch.loop_axis if isinstance(stage.kernel, ScheduledSketch) else -1)
             for stage in self.stages
         )
+
+
+@dataclass
+class Wanted:
+    """Which cuts are worth listing beside a plan of `best` seconds: all that could win a tenth, and of the others those of the
+    `near` lowest rooflines (None: all). Cuts that were `tried`, known by their keys, do not count among these.
+    """
+
+    best: float
+    near: int | None = None
+    tried: Set[object] = frozenset()
+    below: float = field(init=False)
+    """The roofline from which on no cut is wanted, which falls while cuts are listed."""
+    _lowest: dict[object, float] = field(default_factory=dict)
+    """The rooflines of the `near` lowest cuts so far that cannot win a tenth, by key."""
+
+    def __post_init__(self) -> None:
+        self.below = CUT_GAIN * self.best if self.near == 0 else self.best
+
+    def listed(self, cut: Cut) -> None:
+        """Take a cut into account."""
+        if not self.near or cut.floor < CUT_GAIN * self.best or cut.key in self.tried:
+            return
+        self._lowest[cut.key] = min(cut.floor, self._lowest.get(cut.key, math.inf))
+        if len(self._lowest) > self.near:
+            del self._lowest[max(self._lowest, key=self._lowest.__getitem__)]
+        if len(self._lowest) == self.near:
+            self.below = max(self._lowest.values())
 
 
 Several = Callable[[AxisProgram, Tier, int, tuple[int, ...], float], Iterator[Plan]]
@@ -183,7 +211,7 @@ class PlanSearch:
         tried: set[object] = set()
         near = _NEAR // len(program.terms) ** 2
         for batch in variants.batches(best):
-            for cut in self.cuts(variants, batch, launches, best if near else CUT_GAIN * best):
+            for cut in self.cuts(variants, batch, launches, Wanted(best, near, tried)):
                 could_win = cut.floor < CUT_GAIN * best
                 if cut.key in tried or not (could_win or (near and cut.floor < best)):
                     self.cuts_pruned += 1
@@ -203,7 +231,7 @@ class PlanSearch:
         """Plans of the first cut of the program as it is written, of the fewest launches, that has any below so many seconds."""
         for count in range(2, launches + 1):
             written = Variants(program, produces, (), None, self.roofline, self.kernels.options.seed)
-            for cut in self.cuts(written, next(written.batches()), count, below):
+            for cut in self.cuts(written, next(written.batches()), count, Wanted(below)):
                 if self.late:
                     return []
                 if plans := [*self.cut_plan(cut, tier, count, produces, below)]:
@@ -233,8 +261,8 @@ class PlanSearch:
         (source,) = self.sources_of(part, [slots], self.kernels.dtype)
         return source
 
-    def cuts(self, variants: Variants, batch: Sequence[Bounded], launches: int, below: float) -> list[Cut]:
-        """The cuts of some derivations whose rooflines are `below` some seconds, the lowest first.
+    def cuts(self, variants: Variants, batch: Sequence[Bounded], launches: int, wanted: Wanted) -> list[Cut]:
+        """The cuts of some derivations that are `wanted`, those of the lowest rooflines first.
 
         A quarter of the time for cuts is for making ready, and another one for listing them.
         """
@@ -244,15 +272,19 @@ class PlanSearch:
         def bound() -> float:
             in_time = self.kernels.now() <= listed_by
             self.cuts_complete = self.cuts_complete and in_time
-            return below if in_time else -math.inf
+            return wanted.below if in_time else -math.inf
 
+        below = wanted.below
         spaces: list[CutSpace] = []
         for space in variants.spaces(batch, below):
             spaces.append(space)
             if self.kernels.now() > ready_by:
                 self.cuts_complete = False
                 break
-        found = [cut for space in spaces for cut in space.cuts(launches, bound)]
+        found: list[Cut] = []
+        for cut in itertools.chain.from_iterable(space.cuts(launches, bound) for space in spaces):
+            wanted.listed(cut)
+            found.append(cut)
         self.cuts_pruned += sum(floor >= below for floor, _ in batch) + sum(space.pruned for space in spaces)
         return sorted(found, key=lambda cut: cut.floor)
 
