@@ -24,7 +24,7 @@ from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order
 from mugraph.search.partition.plans import CUT_GAIN, Wanted
 from mugraph.search.partition.variants import Parts, Variants
 from mugraph.search.tasks import CANDIDATES, Options
-from mugraph.testing import random_program
+from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
 
 from .programs import PAPER, chain, finished, outputs, rmsnorm
@@ -78,6 +78,11 @@ def divergence(rows: int, columns: int) -> Graph:
     x, y = p.input("x", (rows, columns)), p.input("y", (rows, columns))
     first, second = x.softmax(-1), y.softmax(-1)
     return finished(p, (first * (first.apply("log") - second.apply("log"))).sum(-1).mean(0))
+
+
+def large_program(seed: int) -> Graph:
+    """A random program of which launches take the least time."""
+    return random_program(seed, ProgramSpace(sizes=(256, 1024, 4096)))
 
 
 def spaces(run: Search, produces: tuple[int, ...], tier: Tier = Tier.OPAQUE_SUMS) -> list[CutSpace]:
@@ -211,7 +216,7 @@ def test_no_cut_left_out_could_have_won() -> None:
 
 
 @pytest.mark.parametrize(
-    "program", [normalized_product(64), residual(256), block_of_a_model(64), *map(random_program, range(12))]
+    "program", [normalized_product(2048), residual(1024), block_of_a_model(1024), *map(large_program, range(12))]
 )
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
 def test_the_bounds_that_leave_out_families_of_cuts_are_below_all_of_them(program: Graph, target: str) -> None:
@@ -246,7 +251,7 @@ def worth_trying(cuts: Sequence[Cut], best: float, near: int, tried: Set[object]
 
 
 @pytest.mark.parametrize("near", [0, 1, 5, 1000])
-@pytest.mark.parametrize("program", [normalized_product(64), residual(256), *map(random_program, range(6))])
+@pytest.mark.parametrize("program", [normalized_product(2048), residual(1024), *map(large_program, range(6))])
 def test_every_cut_that_is_worth_trying_is_listed(program: Graph, near: int) -> None:
     run = Search(program, H100)
     tier = distinct_tiers(run.axes)[0]

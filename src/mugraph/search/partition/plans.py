@@ -10,7 +10,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -103,19 +103,30 @@ class Wanted:
     """The roofline from which on no cut is wanted, which falls while cuts are listed."""
     _lowest: dict[object, float] = field(default_factory=dict)
     """The rooflines of the `near` lowest cuts so far that cannot win a tenth, by key."""
+    _winning: set[object] = field(default_factory=set)
+    """Keys of cuts that could win a tenth."""
 
     def __post_init__(self) -> None:
         self.below = CUT_GAIN * self.best if self.near == 0 else self.best
 
     def listed(self, cut: Cut) -> None:
         """Take a cut into account."""
-        if not self.near or cut.floor < CUT_GAIN * self.best or cut.key in self.tried:
+        if not self.near or cut.key in self.tried or cut.key in self._winning:
+            return
+        if cut.floor < CUT_GAIN * self.best:
+            self._winning.add(cut.key)
             return
         self._lowest[cut.key] = min(cut.floor, self._lowest.get(cut.key, math.inf))
         if len(self._lowest) > self.near:
             del self._lowest[max(self._lowest, key=self._lowest.__getitem__)]
         if len(self._lowest) == self.near:
             self.below = max(self._lowest.values())
+
+    @property
+    def left(self) -> Wanted | None:
+        """What is wanted yet if a cut counted among the others that could win a tenth in another derivation."""
+        overtaken = not self._winning.isdisjoint(self._lowest)
+        return replace(self, tried=self.tried | self._winning, _lowest={}, _winning=set()) if overtaken else None
 
 
 Several = Callable[[AxisProgram, Tier, int, tuple[int, ...], float], Iterator[Plan]]
@@ -269,11 +280,6 @@ class PlanSearch:
         now = self.kernels.now()
         ready_by, listed_by = (now + share * (self.cuts_until - now) for share in (0.25, 0.5))
 
-        def bound() -> float:
-            in_time = self.kernels.now() <= listed_by
-            self.cuts_complete = self.cuts_complete and in_time
-            return wanted.below if in_time else -math.inf
-
         below = wanted.below
         spaces: list[CutSpace] = []
         for space in variants.spaces(batch, below):
@@ -281,12 +287,23 @@ class PlanSearch:
             if self.kernels.now() > ready_by:
                 self.cuts_complete = False
                 break
-        found: list[Cut] = []
-        for cut in itertools.chain.from_iterable(space.cuts(launches, bound) for space in spaces):
-            wanted.listed(cut)
-            found.append(cut)
+        found = list(self.listed(spaces, launches, wanted, listed_by))
+        if wanted.left is not None:
+            found += self.listed(spaces, launches, wanted.left, listed_by)
         self.cuts_pruned += sum(floor >= below for floor, _ in batch) + sum(space.pruned for space in spaces)
         return sorted(found, key=lambda cut: cut.floor)
+
+    def listed(self, spaces: Sequence[CutSpace], launches: int, wanted: Wanted, until: float) -> Iterator[Cut]:
+        """The cuts that are `wanted`, as far as there is time to list them."""
+
+        def bound() -> float:
+            in_time = self.kernels.now() <= until
+            self.cuts_complete = self.cuts_complete and in_time
+            return wanted.below if in_time else -math.inf
+
+        for cut in itertools.chain.from_iterable(space.cuts(launches, bound) for space in spaces):
+            wanted.listed(cut)
+            yield cut
 
     def cut_plan(self, cut: Cut, tier: Tier, launches: int, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
         """The best plans of one cut below `bound` seconds; given up as soon as its parts cannot add up to less."""
