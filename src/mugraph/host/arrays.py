@@ -229,8 +229,7 @@ class NumpyArrays:
 
     def matmul(self, left: Array, right: Array) -> Array:
         if np.float16 in (left.dtype, right.dtype):  # NumPy multiplies these one by one, a thousand times as slowly as BLAS
-            wide = _product(*(array.astype(np.float32, copy=False) for array in (left, right)))
-            return wide.astype(np.result_type(left, right))
+            return _widened_product(left, right)
         return np.asarray(np.matmul(left, right))
 
     def packs(self, weight: Tensor) -> bool:
@@ -260,12 +259,30 @@ class NumpyArrays:
         return self.from_numpy(array, tensor)  # of which nothing is kept
 
 
+_WIDENED = 1 << 19
+"""Elements of two factors that are converted to a wider type at once: they stay in a cache."""
+
+
+def _widened_product(left: Array, right: Array) -> Array:
+    """The product of factors of which one at least is of fp16, rounded to the wider type once: of some of a batch at a time."""
+    batch, dtype = left.shape[:-2], np.result_type(left, right)
+    if not batch or batch != right.shape[:-2]:
+        return _product(left, right).astype(dtype)
+    members = math.prod(batch)
+    x, y = (array.reshape(members, *array.shape[-2:]) for array in (left, right))
+    result = np.empty((members, x.shape[-2], y.shape[-1]), dtype)
+    step = max(1, members * _WIDENED // max(1, x.size + y.size))
+    for start in range(0, members, step):
+        result[start : start + step] = _product(x[start : start + step], y[start : start + step])
+    return result.reshape(*batch, *result.shape[1:])
+
+
 def _product(left: Array, right: Array) -> Array:
-    """A product of fp32; many of vectors are summed in fp64 without BLAS, which wakes its threads for each: on a busy machine
+    """A product in fp32; many of vectors are summed in fp64 without BLAS, which wakes its threads for each: on a busy machine
     they wait a hundred times as long as they multiply."""
     if max(left.ndim, right.ndim) > 2 and 1 in (left.shape[-2], right.shape[-1]):
-        return np.asarray(np.einsum("...ij,...jk->...ik", left, right, dtype=np.float64))
-    return np.asarray(np.matmul(left, right))
+        return np.asarray(np.einsum("...ij,...jk->...ik", *(array.astype(np.float64, copy=False) for array in (left, right))))
+    return np.asarray(np.matmul(*(array.astype(np.float32, copy=False) for array in (left, right))))
 
 
 class TorchArrays:
