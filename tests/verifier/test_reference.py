@@ -13,6 +13,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program
 from mugraph.verifier import float_check, reference
+from mugraph.verifier.exact_values import Repeating
 from mugraph.verifier.float_checks import ADVERSARIAL, InputKind, arrays_for, fill, operator_by_operator, random_inputs
 from mugraph.verifier.reference import Reference
 
@@ -88,11 +89,31 @@ def test_heads_that_share_a_mask_are_evaluated_in_turn() -> None:
     for program, turns, first in ((written.graph, 6, (1, 48, 32)), (rmsnorm(64, 64, 64), 1, (64, 64))):
         shapes.clear()
         inputs = random_inputs(program, 0)
-        expected = operator_by_operator(program)(*inputs)
-        for found, whole in zip(Reference.of(program).in_turn(inputs, evaluated), expected, strict=True):
+        expected, sliced = operator_by_operator(program)(*inputs), Reference.of(program)
+        for found, whole in zip(sliced.in_turn(inputs, sliced.all, evaluated), expected, strict=True):
             np.testing.assert_array_equal(found, whole)
         assert len(shapes) == turns
         assert shapes[0][0] == first
+
+
+def test_of_slices_that_repeat_the_program_is_run_on_those_that_differ() -> None:
+    program, found = attention(), Reference.of(attention())
+    for counts in (found.all, found.few, (2, 3, 4)):
+        different = arrays_for(program, found.input_shapes(counts))
+        fill(program, different, InputKind(10.0), seed=0)
+        whole = arrays_for(program, [node.output.shape for node in program.inputs()])
+        found.full_inputs(different, counts, into=whole)
+        columns: list[int] = []
+
+        def evaluated(graph: Graph, slices: Sequence[Array], columns: list[int] = columns) -> Sequence[Array]:
+            outputs = operator_by_operator(graph)(*slices)
+            columns.append(outputs[0].size)
+            return outputs
+
+        exact = Repeating.of(found, different, counts, nothing)
+        for own, expected in zip(exact.outputs_by(evaluated, whole), operator_by_operator(program)(*whole), strict=True):
+            np.testing.assert_array_equal(own, expected)
+        assert sum(columns) == np.prod(counts)
 
 
 def test_a_mistake_in_one_slice_is_found() -> None:

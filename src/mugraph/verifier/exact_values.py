@@ -14,7 +14,7 @@ import numpy as np
 from mugraph.ir.arithmetic import Array
 from mugraph.verifier.cancellation import TRIES, cancelled_terms, may_cancel
 from mugraph.verifier.deviations import Index, Measure, farthest_from_own
-from mugraph.verifier.reference import Counts, Reference
+from mugraph.verifier.reference import Counts, Evaluation, Reference
 from mugraph.verifier.samples import Places
 from mugraph.verifier.vectorized_eval import Pulse
 
@@ -33,6 +33,21 @@ class ExactValues:
     def compared(self) -> tuple[int, ...] | None:
         """How many elements of each output are compared; None where it is all of them."""
         return None
+
+    @property
+    def different(self) -> Counts:
+        """How many slices differ along each axis; the others repeat them."""
+        return self.reference.all
+
+    def different_slices(self, inputs: Sequence[Array]) -> list[Array]:
+        """Those of the inputs which the others repeat."""
+        return self.reference.chosen_inputs(inputs, tuple(map(np.arange, self.different)))
+
+    def outputs_by(self, evaluated: Evaluation, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of the program as `evaluated` gives them, which is asked for the slices that differ alone."""
+        outputs = self.reference.in_turn(self.different_slices(inputs), self.different, evaluated)
+        repeated = zip(self.reference.full_outputs(outputs, self.different), self.reference.program.output_tensors, strict=True)
+        return [array.reshape(tensor.shape) for array, tensor in repeated]
 
     def errors(self, results: Sequence[Any]) -> tuple[float, ...]:
         """For each output its error as `mugraph.verifier.ScaleError` defines it."""
@@ -71,8 +86,12 @@ class Repeating(ExactValues):
         outputs = reference.outputs(inputs, counts, pulse)
         return cls(reference, _measures(reference, outputs), outputs, counts)
 
+    @property
+    def different(self) -> Counts:
+        return self.counts
+
     def beside_terms(self, inputs: Sequence[Array], pulse: Pulse) -> Repeating:
-        different = self.reference.chosen_inputs(inputs, tuple(map(np.arange, self.counts)))
+        different = self.different_slices(inputs)
         moved = [np.zeros(exact.shape) for exact in self.outputs]
         for seed in range(TRIES):
             again = self.reference.shaken_outputs(different, self.counts, seed, pulse)

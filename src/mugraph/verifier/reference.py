@@ -158,17 +158,17 @@ class Reference:
         shaken = functools.partial(shaken_outputs, rng=np.random.default_rng(seed), pulse=pulse)
         return self._by_slices(inputs, counts, shaken, range(len(self.cut)))
 
-    def in_turn(self, inputs: Sequence[Array], evaluated: Evaluation) -> tuple[Array, ...]:
-        """The outputs of all slices as `evaluated` gives them, along one of the kept axes, too, in turn if that is no more work:
-        along the shortest, as heads of attention, so that what is between inputs and outputs is smaller."""
-        kept = [position for position in range(len(self.cut), len(self.axes)) if self._is_free(position)]
-        shortest = sorted(kept, key=self.all.__getitem__)[:1]
-        return self._by_slices(inputs, self.all, evaluated, [*range(len(self.cut)), *shortest])
+    def in_turn(self, inputs: Sequence[Array], counts: Counts, evaluated: Evaluation) -> tuple[Array, ...]:
+        """The outputs of the different slices as `evaluated` gives them, along one of the kept axes, too, in turn if that is no
+        more work: along the shortest, as heads of attention, so that what is between inputs and outputs is smaller."""
+        kept = [position for position in range(len(self.cut), len(self.axes)) if self._is_free(position, counts)]
+        shortest = sorted(kept, key=counts.__getitem__)[:1]
+        return self._by_slices(inputs, counts, evaluated, [*range(len(self.cut)), *shortest])
 
-    def _is_free(self, position: int) -> bool:
+    def _is_free(self, position: int, counts: Counts) -> bool:
         """Whether evaluating slices along an axis in turn takes no more work than all together, and reading them takes less."""
-        size, whole = self.all[position], self.work(self.all)
-        one = [1 if other == position else count for other, count in enumerate(self.all)]
+        size, whole = counts[position], self.work(counts)
+        one = [1 if other == position else count for other, count in enumerate(counts)]
         read = sum(map(math.prod, self.input_shapes(one)))
         return size > 1 and size * self.work(one) <= _GROWTH * whole and size * read <= whole
 
