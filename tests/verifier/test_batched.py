@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 
 from mugraph.algebra.fields import FieldArithmetic
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.ir.evaluate import evaluate
+from mugraph.ir.evaluate import evaluate, loop_nodes
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.lower import construct
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import FP32, fused_rmsnorm, linear_with_bias, online_attention, rmsnorm, scaled_sums
@@ -68,18 +71,24 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "shared omap": shared_omap,
     "concatenation": concatenated,
     "threads": threaded,
+    "threads inside of the loop": lambda: construct(fused_rmsnorm()),
     "loop-invariant operand": linear_with_bias,
     "a computed constant": scaled_sums,
 }
 
 
+AT_ONCE = (0, 1 << 10, 1 << 20)
+"""One iteration after the other, some of them as one, and all."""
+
+
+@pytest.mark.parametrize("at_once", AT_ONCE)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_agrees_with_the_literal_evaluation_over_fields(name: str) -> None:
+def test_agrees_with_the_literal_evaluation_over_fields(name: str, at_once: int) -> None:
     graph = GRAPHS[name]()
     arith, rng = FieldArithmetic(seed=3), np.random.default_rng(0)
     inputs = [arith.random(node.output.shape, rng) for node in graph.inputs()]
     for mine, literal, tensor in zip(
-        evaluate_batched(graph, inputs, arith), evaluate(graph, inputs, arith), graph.output_tensors, strict=True
+        evaluate_batched(graph, inputs, arith, at_once=at_once), evaluate(graph, inputs, arith), graph.output_tensors, strict=True
     ):
         assert mine.p.shape == tensor.shape
         np.testing.assert_array_equal(mine.p, literal.p)
@@ -88,14 +97,31 @@ def test_agrees_with_the_literal_evaluation_over_fields(name: str) -> None:
             np.testing.assert_array_equal(mine.q, literal.q)
 
 
+@pytest.mark.parametrize("at_once", AT_ONCE)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_agrees_with_the_literal_evaluation_in_floating_point(name: str) -> None:
+def test_agrees_with_the_literal_evaluation_in_floating_point(name: str, at_once: int) -> None:
     graph = GRAPHS[name]()
     rng = np.random.default_rng(1)
     inputs = [rng.normal(size=node.output.shape) for node in graph.inputs()]
     arith = FloatArithmetic(np.float64)
-    for mine, literal in zip(evaluate_batched(graph, inputs, arith), evaluate(graph, inputs, arith), strict=True):
+    ours = evaluate_batched(graph, inputs, arith, at_once=at_once)
+    for mine, literal in zip(ours, evaluate(graph, inputs, arith), strict=True):
         np.testing.assert_allclose(mine, literal, rtol=1e-12)
+
+
+def test_iterations_are_evaluated_as_one_while_tensors_are_small() -> None:
+    graph = concatenated(40)
+    arrays = [np.ones(node.output.shape) for node in graph.inputs()]
+    body = graph.kernels()[0].body
+    assert body is not None
+    largest = max(math.prod(body.nodes[index].output.shape) for index in loop_nodes(body)) * math.prod(body.grid)
+    steps = []
+    for count in (1, 3, 40):  # of which 3 is no divisor: two at once are
+        pulses: list[None] = []
+        evaluate_batched(graph, arrays, FloatArithmetic(), functools.partial(pulses.append, None), at_once=count * largest)
+        steps.append(len(pulses))
+    inside = sum(not body.nodes[index].is_iterator for index in loop_nodes(body))
+    assert (steps[0] - steps[1], steps[0] - steps[2]) == (20 * inside, 39 * inside)
 
 
 def test_levels_below_the_kernel_have_no_inputs_of_their_own() -> None:

@@ -238,6 +238,7 @@ class Remembering(Arithmetic[Any], Protocol):
     def atom(self, value: Any) -> Any: ...
 
 
-def evaluate_products(graph: Graph, inputs: Sequence[V], arith: Remembering) -> list[V]:
-    """The outputs of a kernel graph under an arithmetic that remembers what tensors are products of."""
-    return [x.value for x in evaluate_batched(graph, [arith.atom(value) for value in inputs], arith)]
+def evaluate_products(graph: Graph, inputs: Sequence[V], arith: Remembering, at_once: int = 0) -> list[V]:
+    """The outputs of a kernel graph under an arithmetic that remembers what tensors are products of; `at_once` as in
+    `evaluate_batched`."""
+    return [x.value for x in evaluate_batched(graph, [arith.atom(value) for value in inputs], arith, at_once=at_once)]

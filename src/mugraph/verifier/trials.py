@@ -37,6 +37,8 @@ from mugraph.verifier.vectorized_eval import evaluate_batched
 _SQUARE_DRAWS = 24
 _FEW_RADICANDS = 6
 """Up to so many radicands are all squares in one of _SQUARE_DRAWS draws, or nearly always."""
+_AT_ONCE = 1 << 18
+"""Elements of a tensor up to which iterations of a loop are evaluated as one: there are many tests, of small steps each."""
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class Trials:
         self.pattern = pattern
 
     def _compared(self, arith: Remembering, inputs: Sequence[FieldValue], pair: FieldPair) -> Counterexample | None:
-        left, right = (evaluate_products(graph, inputs, arith) for graph in (self.left, self.right))
+        left, right = (evaluate_products(graph, inputs, arith, _AT_ONCE) for graph in (self.left, self.right))
         return _first_difference(left, right, pair)
 
     def _for_all_signs(self, pair: FieldPair, omega: int, key: int, rng: np.random.Generator) -> Counterexample | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -23,6 +23,7 @@ from mugraph.ir.evaluate import constant_nodes, loop_nodes
 from mugraph.ir.graph import ACCUMULATORS, Accumulation, Graph, Level, Node, Value
 from mugraph.ir.ops import Call, Scope, apply_call, operator, partition_of
 from mugraph.ir.scalar import Scalar
+from mugraph.ir.sizes import divisors
 
 V = TypeVar("V")
 
@@ -38,11 +39,12 @@ Pulse = Callable[[], object]
 
 
 def evaluate_batched(
-    graph: Graph, inputs: Sequence[V], arith: Arithmetic[V], pulse: Pulse = lambda: None, lead: int = 0
+    graph: Graph, inputs: Sequence[V], arith: Arithmetic[V], pulse: Pulse = lambda: None, lead: int = 0, at_once: int = 0
 ) -> list[V]:
     """The outputs of a kernel graph on `inputs` (one tensor per `input` node, in order), as `mugraph.ir.evaluate` gives them.
 
     Inputs with `lead` axes in front are batches, and so are the outputs; those axes have size 1 in what does not depend on them.
+    Iterations of a kernel's loop are evaluated as one where its tensors, of all blocks, have at most `at_once` elements then.
     """
     if graph.level is not Level.KERNEL:
         raise InvalidGraph(f"evaluate_batched takes a kernel graph, not a {graph.level} graph")
@@ -52,7 +54,7 @@ def evaluate_batched(
         if node.is_input:
             values[Value(index)] = next(remaining)
         else:
-            _store(values, index, _compute(graph, node, [values[v] for v in node.inputs], arith, lead, pulse))
+            _store(values, index, _compute(graph, node, [values[v] for v in node.inputs], arith, lead, pulse, at_once))
     return [values[value] for value in graph.outputs]
 
 
@@ -73,10 +75,12 @@ def _store(values: dict[Value, V], index: int, results: Sequence[V]) -> None:
     values.update((Value(index, number), result) for number, result in enumerate(results))
 
 
-def _compute(graph: Graph, node: Node, operands: Sequence[V], arith: Arithmetic[V], lead: int, pulse: Pulse) -> list[V]:
+def _compute(
+    graph: Graph, node: Node, operands: Sequence[V], arith: Arithmetic[V], lead: int, pulse: Pulse, at_once: int = 0
+) -> list[V]:
     """The outputs of a node whose operands have `lead` batch axes."""
     if node.body is not None:
-        return _Body(without_dead_nodes(node.body), operands, arith, lead, pulse).run()
+        return _Body(without_dead_nodes(node.body), operands, arith, lead, pulse, at_once).run()
     pulse()
     call = apply_call(node.op, [graph.tensor(v) for v in node.inputs], dict(node.attributes), _scope(graph))
     return [operator(node.op).compute(_Batched(arith, lead) if lead else arith, call, operands)]
@@ -118,6 +122,7 @@ class _Body(Generic[V]):
     arith: Arithmetic[V]
     lead: int
     pulse: Pulse
+    at_once: int
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -140,37 +145,57 @@ class _Body(Generic[V]):
         accumulators = {i: node for i, node in enumerate(self.body.nodes) if node.op in ACCUMULATORS}
         collected: dict[int, list[_Pending[V]]] = {i: [_Pending([[]]) for _ in n.inputs] for i, n in accumulators.items()}
         selections = {i for i, node in accumulators.items() if is_selection(self.body, node)}
-        for iteration in range(self.body.loop if accumulators else 0):
-            values: dict[Value, V] = {}
-            for index, node in enumerate(self.body.nodes):
-                if index in inside:
-                    self.step(values, index, node, iteration)
+        for iteration, values in enumerate(self.iterations(inside) if accumulators else ()):
             for index, node in accumulators.items():
                 if index in selections and iteration:
                     continue
                 for pending, value in zip(collected[index], node.inputs, strict=True):
-                    pending.push(values[value])
+                    pending.push(values(value))
                     if node.accumulation not in (None, Accumulation.MAX):  # of maxima, tests may not assume that they nest
                         pending.combine(functools.partial(self.fold, node))
         return collected
 
-    def compute(self, node: Node, operands: Sequence[V]) -> list[V]:
-        return _compute(self.body, node, operands, self.arith, self.lead + len(self.grid), self.pulse)
+    def iterations(self, inside: frozenset[int]) -> Iterator[Callable[[Value], V]]:
+        """What the nodes inside the loop make, iteration by iteration."""
+        count = self.iterations_at_once(inside)
+        for start in range(0, self.body.loop, count):
+            values: dict[Value, V] = {}
+            for index, node in enumerate(self.body.nodes):
+                if index in inside:
+                    self.step(values, index, node, slice(start, start + count) if count > 1 else start)
+            for number in range(count):
+                yield functools.partial(self.member, values, number) if count > 1 else values.__getitem__
+
+    def iterations_at_once(self, inside: frozenset[int]) -> int:
+        """How many iterations are evaluated as one, a divisor of all; one where batches are around the blocks."""
+        largest = max(math.prod(tensor.shape) for index in inside for tensor in self.body.nodes[index].outputs)
+        most = 1 if self.lead else self.at_once // max(1, largest * math.prod(self.grid))
+        return max(count for count in divisors(self.body.loop) if count <= max(1, most))
+
+    def member(self, values: Mapping[Value, V], number: int, value: Value) -> V:
+        """A value of one of the iterations that were evaluated as one: their axis is the one behind the grid's."""
+        axis = self.lead + len(self.grid)
+        return self.arith.view(values[value], lambda array: np.take(array, min(number, array.shape[axis] - 1), axis))
+
+    def compute(self, node: Node, operands: Sequence[V], more: int = 0) -> list[V]:
+        """The outputs of a node whose operands have `more` axes behind those of the grid."""
+        return _compute(self.body, node, operands, self.arith, self.lead + len(self.grid) + more, self.pulse, self.at_once)
 
     def fold(self, accumulator: Node, operands: Sequence[V]) -> V:
         (result,) = self.compute(accumulator, operands)
         return result
 
-    def step(self, values: dict[Value, V], index: int, node: Node, iteration: int) -> None:
+    def step(self, values: dict[Value, V], index: int, node: Node, iteration: int | slice) -> None:
         if node.is_iterator:
             values[Value(index)] = self.tile(node, iteration)
         elif node.is_saver:
             values[Value(index)] = values[node.inputs[0]]
         else:
-            _store(values, index, self.compute(node, [values[v] for v in node.inputs]))
+            _store(values, index, self.compute(node, [values[v] for v in node.inputs], int(isinstance(iteration, slice))))
 
-    def tile(self, node: Node, iteration: int) -> V:
-        """The tiles that all blocks read in one iteration: dimensions split by imap and fmap, the grid's parts in front."""
+    def tile(self, node: Node, iteration: int | slice) -> V:
+        """The tiles that all blocks read in one iteration: dimensions split by imap and fmap, the grid's parts in front; behind
+        these a slice of iterations, of size 1 where all read the same."""
         operand = node["operand"]
         if not isinstance(operand, int) or operand >= len(self.operands):
             raise InvalidGraph(
@@ -195,7 +220,8 @@ class _Body(Generic[V]):
                 *range(self.lead), *(axis for axis in part_axes if axis is not None), *data_axes
             )
             grid = [None if axis is None else slice(None) for axis in part_axes[:-1]]
-            loop = [] if part_axes[-1] is None else [iteration]
+            same = [None] if isinstance(iteration, slice) else []
+            loop = same if part_axes[-1] is None else [iteration]
             return np.asarray(moved[(*[slice(None)] * self.lead, *grid, *loop)])
 
         return self.arith.view(self.operands[operand], split)
