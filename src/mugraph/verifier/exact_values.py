@@ -122,7 +122,7 @@ class Sampled(ExactValues):
     @classmethod
     def of(cls, reference: Reference, inputs: Sequence[Array], places: Places, pulse: Pulse) -> Sampled:
         """Evaluate the slices at these places."""
-        outputs = _at(reference, inputs, places, pulse)
+        outputs = reference.outputs_at(inputs, places, pulse)
         return cls(reference, _measures(reference, outputs), ((places, outputs),))
 
     @property
@@ -139,7 +139,7 @@ class Sampled(ExactValues):
             pulse()
             far = farthest_from_own(np.asarray(ours), np.asarray(theirs), measure.dtype)
             places = self.reference.places_of(number, far.index)
-            others.append((places, _at(self.reference, inputs, places, pulse)))
+            others.append((places, self.reference.outputs_at(inputs, places, pulse)))
         return replace(self, outputs=(self.outputs[0], *others))
 
     def _farthest(self, results: Sequence[Any]) -> Iterator[tuple[int, float, Index]]:
@@ -149,10 +149,6 @@ class Sampled(ExactValues):
             for number, (measure, exact, got) in enumerate(zip(self.measures, outputs, chosen, strict=True)):
                 found = measure.farthest(exact, got)
                 yield number, measure.error(found.deviation), self.reference.index_of(number, found.index, places)
-
-
-def _at(reference: Reference, inputs: Sequence[Array], places: Places, pulse: Pulse) -> tuple[Array, ...]:
-    return reference.outputs(reference.chosen_inputs(inputs, places), tuple(map(len, places)), pulse)
 
 
 def _measures(reference: Reference, outputs: Sequence[Array]) -> tuple[Measure, ...]:

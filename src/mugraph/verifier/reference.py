@@ -142,6 +142,13 @@ class Reference:
     def outputs(self, inputs: Sequence[Array], counts: Counts, pulse: Pulse) -> tuple[Array, ...]:
         """The outputs of the different slices, in float64, some of them perhaps beyond the range of the outputs' types.
 
+        As `outputs_at` gives them.
+        """
+        return self.outputs_at(inputs, _first(counts), pulse)
+
+    def outputs_at(self, inputs: Sequence[Array], places: Places, pulse: Pulse) -> tuple[Array, ...]:
+        """The outputs of the slices at all combinations of positions along the axes, likewise.
+
         They are NaN where they hang on comparisons that rounding may decide either way (`mugraph.verifier.doubt`).
         """
         choosing = chooses(self.program)
@@ -151,19 +158,19 @@ class Reference:
                 return certain_outputs(graph, [array.astype(np.float64) for array in slices], pulse)
             return evaluate_batched(graph, slices, Widening(), pulse)
 
-        return self._by_slices(inputs, counts, evaluated, range(len(self.cut)))
+        return self._by_slices(inputs, places, evaluated, range(len(self.cut)))
 
     def shaken_outputs(self, inputs: Sequence[Array], counts: Counts, seed: int, pulse: Pulse) -> tuple[Array, ...]:
         """The outputs of the different slices where each result is changed a little."""
         shaken = functools.partial(shaken_outputs, rng=np.random.default_rng(seed), pulse=pulse)
-        return self._by_slices(inputs, counts, shaken, range(len(self.cut)))
+        return self._by_slices(inputs, _first(counts), shaken, range(len(self.cut)))
 
     def in_turn(self, inputs: Sequence[Array], counts: Counts, evaluated: Evaluation) -> tuple[Array, ...]:
         """The outputs of the different slices as `evaluated` gives them, along one of the kept axes, too, in turn if that is no
         more work: along the shortest, as heads of attention, so that what is between inputs and outputs is smaller."""
         kept = [position for position in range(len(self.cut), len(self.axes)) if self._is_free(position, counts)]
         shortest = sorted(kept, key=counts.__getitem__)[:1]
-        return self._by_slices(inputs, counts, evaluated, [*range(len(self.cut)), *shortest])
+        return self._by_slices(inputs, _first(counts), evaluated, [*range(len(self.cut)), *shortest])
 
     def _is_free(self, position: int, counts: Counts) -> bool:
         """Whether evaluating slices along an axis in turn takes no more work than all together, and reading them takes less."""
@@ -173,17 +180,19 @@ class Reference:
         return size > 1 and size * self.work(one) <= _GROWTH * whole and size * read <= whole
 
     def _by_slices(
-        self, inputs: Sequence[Array], counts: Counts, evaluated: Evaluation, turns: Sequence[int]
+        self, inputs: Sequence[Array], places: Places, evaluated: Evaluation, turns: Sequence[int]
     ) -> tuple[Array, ...]:
-        """The outputs of the different slices, evaluated for one position after the other along the axes `turns`."""
-        tensors = self.program.output_tensors
+        """The outputs of the slices at these places, evaluated for one position after the other along the axes `turns`."""
+        tensors, counts = self.program.output_tensors, tuple(map(len, places))
         together = self._together(tuple(1 if position in turns else count for position, count in enumerate(counts)))
         found = [np.empty(self._resized(t.shape, self._output_dims(i), counts)) for i, t in enumerate(tensors)]
-        read = [[self._input_dims(number)[position] for position in turns] for number in range(len(inputs))]
         written = [[self._output_dims(number)[position] for position in turns] for number in range(len(found))]
         with np.errstate(all="ignore"):
             for index in np.ndindex(*(counts[position] for position in turns)):
-                slices = [slice_of(array, dims, index) for array, dims in zip(inputs, read, strict=True)]
+                here = [*places]
+                for position, number in zip(turns, index, strict=True):
+                    here[position] = places[position][number : number + 1]
+                slices = self.chosen_inputs(inputs, tuple(here))
                 for target, dims, result in zip(found, written, evaluated(together, slices), strict=True):
                     slice_of(target, dims, index)[...] = result
         return tuple(found)
@@ -246,8 +255,15 @@ def _repeated(array: Array, dims: Sequence[int | None], counts: Counts, shape: S
     return np.broadcast_to(array.reshape(source), [size for parts in sizes for size in parts])
 
 
+def _first(counts: Counts) -> Places:
+    """So many positions along each axis, from 0."""
+    return tuple(map(np.arange, counts))
+
+
 def chosen_elements(array: Array, dims: Sequence[int | None], places: Places) -> Array:
-    """The elements at these positions along `dims`."""
+    """The elements at these positions along `dims`; a view where there is one of each, or all."""
+    single = [(dim, int(positions[0])) for dim, positions in zip(dims, places, strict=True) if len(positions) == 1]
+    array = slice_of(array, [dim for dim, _ in single], [position for _, position in single])
     for dim, positions in zip(dims, places, strict=True):
         if dim is not None and len(positions) < array.shape[dim]:
             array = np.take(array, positions, axis=dim)
