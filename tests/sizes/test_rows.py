@@ -76,6 +76,9 @@ PLANTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "one token of several samples": branches(lambda batch, length: length == 1 and batch > 1),
     "one sample of several tokens": branches(lambda batch, length: batch == 1 and length > 1),
     "seven tokens": branches(lambda batch, length: length == 7),
+    "more samples than tokens": branches(lambda batch, length: batch > length > 1),
+    "tokens by sevens": branches(lambda batch, length: batch > 1 and length > 1 and batch * length % 7 == 0),
+    "twice as many tokens": branches(lambda batch, length: length == 2 * batch > 2),
     "as many as samples": branches(lambda batch, length: batch == length),
     "twelve rows": branches(lambda batch, length: batch * length == 12),
 }
@@ -86,6 +89,13 @@ def test_what_tells_rows_apart_is_refused(name: str) -> None:
     with pytest.raises(SizeMatters) as refused:
         rows_of(PLANTED[name], x(16))
     assert str(refused.value)
+
+
+def test_two_small_ranges_are_told_apart() -> None:
+    declared = Declared.of({0: {0: Dim("batch", 1, 2), 1: Dim("length", 1, 2)}})
+    assert row_function(lambda x: x.exp(), declared, (x(4),), {}).pairs == ((2, 2),)
+    with pytest.raises(SizeMatters):
+        row_function(branches(lambda batch, length: batch == length > 1), declared, (x(4),), {})
 
 
 def test_dimensions_in_two_orders_are_refused() -> None:

@@ -193,7 +193,7 @@ def recorded_at_all_sizes(
 
     Arguments are all positional or all named. Dynamo reads the function's bytecode here, so that whatever Python asks of a size
     becomes a condition. Raises what PyTorch raises where not all sizes in the ranges meet all conditions, or where it cannot read
-    the function.
+    the function, and UnsupportedOperator for a condition of several sizes together.
     """
     positional = tuple(dims.get(number) for number in range(len(args)))
     named = {name: dims.get(name) for name in kwargs}
@@ -207,7 +207,10 @@ def recorded_at_all_sizes(
         )
         calls = capture(*stand_ins[0], **stand_ins[1]).graph_module
         _check_read(calls)
-        return torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
+        _check_conditions(calls.graph)
+        program = torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
+        _check_conditions(program.graph)
+        return program
 
 
 @contextlib.contextmanager
@@ -228,6 +231,18 @@ def _check_read(calls: torch.fx.GraphModule) -> None:
             called = type(calls.get_submodule(node.target)) if node.op == "call_module" else node.target
             if (getattr(called, "__module__", None) or "").partition(".")[0] not in _READ:
                 raise UnsupportedOperator(f"{node.name} is Python that Dynamo does not read; leave allow_in_graph out")
+
+
+def _check_conditions(graph: torch.fx.Graph) -> None:
+    """Raise UnsupportedOperator for a condition of several sizes together: PyTorch does not ask whether all in their ranges meet
+    such a one, unless it is that two are the same."""
+    values = (node.meta.get("val") for node in graph.nodes if node.op == "placeholder")
+    sizes = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
+    environment = next((size.node.shape_env for size in sizes if isinstance(size, torch.SymInt)), None)
+    for guard in () if environment is None else environment.guards:
+        same = guard.expr.is_Relational and guard.expr.rel_op == "==" and all(side.is_Symbol for side in guard.expr.args)
+        if len(guard.expr.free_symbols) > 1 and not same:
+            raise UnsupportedOperator(f"what it does depends on several sizes together: {guard.expr}")
 
 
 class _Called(torch.nn.Module):
