@@ -116,6 +116,7 @@ def test_calls_that_do_not_fit_say_why(
         (lambda x: (x.sum(0), 3), "something else than tensors"),
         (lambda x: (x.sum(0), x.shape[0]), "."),
         (lambda x: (x + torch.rand_like(x)).sum(0), "random"),
+        (lambda x: torch.cat([x[:, :2].T, torch.ones(2, 1)], 1).reshape(-1, 2).sum(0), "does not stay whole"),
     ],
 )
 def test_what_depends_on_the_size_otherwise_is_refused(fn: Callable[..., Any], match: str) -> None:

@@ -256,7 +256,8 @@ def _regrouped(call: Call) -> int:
         return 1
     if place is not None:
         stretches, rest = divmod(math.prod(operand.shape[:axis]) * call.stretches, math.prod(result.shape[:place]))
-        if not rest and stretches and (stretches == 1 or _multiple(result.shape[place]) % stretches == 0):
+        times = _multiple(result.shape[place])
+        if not rest and (stretches == 1 or (0 < stretches <= times and times % stretches == 0)):
             return int(stretches)
     raise SizeMatters(f"the axis does not stay whole from {_text(operand)} to {_text(result)}")
 
