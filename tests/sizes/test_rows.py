@@ -18,10 +18,12 @@ from mugraph import Dim, DynamicSuperoptimized
 from mugraph.checker import Rejected
 from mugraph.checker.size_ranges import check_sizes
 from mugraph.cli.sizes_check import check_range
-from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch
+from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, StorageError
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.sizes.dims import Declared, Dynamic
 from mugraph.sizes.row_functions import RowFunction, row_function
+from mugraph.sizes.saved_sizes import LoadedRows
+from mugraph.sizes.sliced_functions import SlicedFunction
 
 from .saved_folders import changed
 
@@ -216,6 +218,28 @@ def test_sizes_out_of_range_are_refused(opt: DynamicSuperoptimized, folder: Path
             run(torch.randn(3, 5, 31), w)
         with pytest.raises(MugraphError):
             run(torch.randn(3), w)
+    assert opt.rows is not None
+    assert isinstance(loaded, LoadedRows)
+    for plan in (opt.rows.plan, loaded.plan):
+        assert plan((6, 24)).chunks
+        with pytest.raises(ShapeMismatch, match="batch has size 24, declared from 1 to 6"):
+            plan((24, 6))
+    with pytest.raises(InvalidInput, match=r"batch and length are run as rows; `rows\.plan`"):
+        opt.plan(5)
+
+
+def test_a_table_without_mugraphs_of_slices_is_not_saved(
+    opt: DynamicSuperoptimized, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SlicedFunction, "is_acted_on_by", lambda *graph: False)
+    with pytest.raises(StorageError, match="no muGraph"):
+        opt.save(tmp_path / "none")
+
+
+def test_arguments_that_are_not_in_the_call_are_named() -> None:
+    rows = rows_of(lambda x, y: x * y.exp(), x(16), x(16)).rows
+    with pytest.raises(InvalidInput, match="argument 1 has batch and length, and is not in the call"):
+        rows.merged((2, 3), (x(16),), {})
 
 
 def test_what_is_read_back_has_the_same_results(opt: DynamicSuperoptimized, folder: Path) -> None:

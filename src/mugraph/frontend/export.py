@@ -237,7 +237,7 @@ def _check_conditions(graph: torch.fx.Graph) -> None:
     """Raise UnsupportedOperator for a condition of several sizes together: PyTorch does not ask whether all in their ranges meet
     such a one, unless it is that two are the same."""
     values = (node.meta.get("val") for node in graph.nodes if node.op == "placeholder")
-    sizes = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
+    sizes: Iterator[Any] = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
     environment = next((size.node.shape_env for size in sizes if isinstance(size, torch.SymInt)), None)
     for guard in () if environment is None else environment.guards:
         same = guard.expr.is_Relational and guard.expr.rel_op == "==" and all(side.is_Symbol for side in guard.expr.args)

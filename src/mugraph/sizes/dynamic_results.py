@@ -132,6 +132,8 @@ class DynamicSuperoptimized(Shared):
         """How a size of the one dimension is covered, by slices or by a capacity; raises InvalidInput for other functions."""
         if self.capacities is not None:
             return self.capacities.plan(size)
+        if self.rows is not None:
+            raise InvalidInput(f"{' and '.join(self.dims)} are run as rows; `rows.plan` says how two sizes are covered")
         if self.sliced is None:
             raise InvalidInput(f"each size has kernels of its own: {self.reason}")
         self.sliced.dim.check(size)
@@ -194,6 +196,8 @@ class DynamicSuperoptimized(Shared):
         if self.sliced is None:
             raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
         table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
+        if not table:
+            raise StorageError("no muGraph of the table acts on slices, and nothing else is saved")
         costs = replace(self.costs, kernels={size: _seconds(result) for size, result in table.items()}, own={})
         return saved_sizes.save(path, self.sliced, self.declared.dynamic, table, costs, claim, of_rows)
 
@@ -253,7 +257,8 @@ class DynamicSuperoptimized(Shared):
             return f"<DynamicSuperoptimized for {ranges}: {len(self.capacities.kernels)} capacities, which hold all sizes>"
         if self.rows is not None:
             return f"<DynamicSuperoptimized for {ranges}: as rows, {self.rows.result!r}>"
-        how = f"{len(self.specializations)} compiled" if self.sliced is None else "which cover all others"
+        covers = "which cover all others" if self.costs.kernels else "none faster than the function itself, which answers"
+        how = f"{len(self.specializations)} compiled" if self.sliced is None else covers
         return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
 
 

@@ -49,7 +49,8 @@ class RowResults(Generic[R]):
     result: R
 
     def plan(self, sizes: Sequence[int]) -> ChunkPlan:
-        """How the rows of two sizes are covered."""
+        """How the rows of two sizes are covered; raises ShapeMismatch for sizes that were not declared."""
+        self.function.rows.check(sizes)
         return self.result.plan(sizes[0] * sizes[1])
 
     def run(self, sizes: Mapping[str, int]) -> Callable[..., Any]:

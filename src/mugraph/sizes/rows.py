@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from mugraph.errors import ShapeMismatch
+from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.sizes.dims import Dim
 
 if TYPE_CHECKING:
@@ -41,12 +41,21 @@ class Rows:
         """The first and the second."""
         return self.first, self.second
 
+    def check(self, sizes: Sequence[int]) -> None:
+        """Raise ShapeMismatch for two sizes that were not declared, and InvalidInput for another number of them."""
+        if len(sizes) != 2:
+            raise InvalidInput(f"sizes of {self.first.name} and {self.second.name} are two numbers")
+        self.first.check(sizes[0])
+        self.second.check(sizes[1])
+
     def merged(self, sizes: tuple[int, int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments with one of the first dimension and all rows in the second, contiguous ones as views; raises ShapeMismatch
-        where one does not have these sizes."""
+        where one does not have these sizes, and InvalidInput where there is none."""
         positional, named = list(args), dict(kwargs)
         for argument, place in self.places:
             given: Any = named if isinstance(argument, str) else positional
+            if argument not in (named if isinstance(argument, str) else range(len(positional))):
+                raise InvalidInput(f"argument {argument!r} has {self.first.name} and {self.second.name}, and is not in the call")
             given[argument] = _reshaped(given[argument], place, sizes, (1, sizes[0] * sizes[1]))
         return positional, named
 

@@ -180,12 +180,12 @@ class LoadedRows(Shared):
         if place + 1 >= len(shape):
             raise ShapeMismatch(f"input {number} has no dimensions {self.rows.first.name} and {self.rows.second.name}")
         sizes = shape[place], shape[place + 1]
-        self.rows.first.check(sizes[0])
-        self.rows.second.check(sizes[1])
+        self.rows.check(sizes)
         return RowCall(self.rows, sizes, self.result)(*tensors)
 
     def plan(self, sizes: Sequence[int]) -> ChunkPlan:
-        """How the rows of two sizes are covered."""
+        """How the rows of two sizes are covered; raises ShapeMismatch for sizes that were not declared."""
+        self.rows.check(sizes)
         return self.result.plan(sizes[0] * sizes[1])
 
     def __repr__(self) -> str:
