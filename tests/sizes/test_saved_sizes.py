@@ -103,6 +103,18 @@ def test_the_command_asks_whose_function_it_is(folder: Path, tmp_path: Path, cap
     assert "another structure than is saved" in capsys.readouterr().out
 
 
+def test_a_function_has_the_dimension_where_the_folder_says(tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text(
+        "import torch\n\ndef example_inputs():\n    return (torch.randn(16, 16),)\n\n"
+        "def f(x):\n    return x.exp() * x if x.shape[1] == 16 else x\n"
+    )
+    saved = made(lambda x: x.exp() * x, (torch.randn(16, 16),), 16).save(tmp_path / "saved")
+    assert check_range(saved, f"{file}:f", None, json_output=False) == 0
+    planted = changed(saved, tmp_path / "planted", "sizes.json", lambda said: said.update(inputs=[1]))
+    assert check_range(planted, f"{file}:f", None, json_output=False) == 1
+
+
 def test_another_axis_is_rejected(folder: Path, tmp_path: Path) -> None:
     wrong = changed(folder, tmp_path / "w", "sizes.json", lambda document: document.update(inputs=[None, 0]))
     with pytest.raises(Rejected, match="does not take inputs of that size where"):

@@ -39,6 +39,8 @@ def _function(word: str, saved: SavedSizes, programs: Programs) -> Part:
         sliced, claim = _recorded(word, saved)
     except SizeMatters as error:
         return Part(Status.REFUSED, f"{word} is not what it is of each slice at every size: {error}")
+    if sliced.inputs != saved.inputs:
+        return Part(Status.REFUSED, f"{word} has {saved.dim.name} in other dimensions of its inputs than is saved")
     for place, each in programs.items():
         files = each.examination.saved
         program = None if files is None else graph_from_json(files.document("program.json"))
