@@ -124,6 +124,16 @@ def test_what_depends_on_the_size_otherwise_is_refused(fn: Callable[..., Any], m
         made(fn, torch.randn(ROWS, 8))
 
 
+def test_named_arguments_come_in_any_order() -> None:
+    x, w = torch.randn(ROWS, 8), torch.randn(8)
+    declared = Declared.of({"x": {0: Dim("keys", 1, 30)}})
+    found = masked_function(lambda x, w: (x.softmax(0) * w).sum(0), declared, (), {"x": x, "w": w})
+    for named in ({"x": x, "w": w}, {"w": w, "x": x}):
+        size, given = found.flatten((), named)
+        assert size == ROWS
+        assert [each is other for each, other in zip(given, (w, x), strict=True)] == [True, True]
+
+
 @pytest.mark.parametrize("more", [0, 1, 3])
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (1, 31), (1, 32), (1, 33), (5, 100), (90, 100), (1, 4096), (700, 1000)])
 def test_capacities_hold_all_sizes_and_are_not_far_apart(low: int, high: int, more: int) -> None:

@@ -214,6 +214,14 @@ def test_large_slices_are_looked_at_in_small_numbers(low: int, high: int, slice_
     assert compared_sizes(Dim("batch", low, high), slice_bytes) == sizes
 
 
+def test_named_arguments_act_on_slices() -> None:
+    declared = Declared.of({"x": {0: BATCH}})
+    found = sliced_function(lambda x, w: x.exp() @ w, declared, (), {"w": torch.randn(8, 4), "x": rows(8)})
+    assert sorted(map(str, found.inputs)) == ["0", "None"]
+    with pytest.raises(SizeMatters):
+        sliced_function(lambda x, w: x.softmax(0) @ w, declared, (), {"w": torch.randn(8, 4), "x": rows(8)})
+
+
 def test_several_dimensions_are_refused() -> None:
     declared = Declared.of({0: {0: BATCH, 1: Dim("width", 1, 8)}})
     with pytest.raises(SizeMatters, match="2 dimensions"):

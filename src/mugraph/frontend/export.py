@@ -201,7 +201,7 @@ def recorded_at_all_sizes(
         stand_ins = tree_map_only(torch.Tensor, _stand_in, (tuple(args), dict(kwargs)))
         capture = torch._dynamo.export(
             _Called(fn),
-            dynamic_shapes={"args": positional} if args else named,
+            dynamic_shapes={"args": positional} if args else {"kwargs": named},
             assume_static_by_default=True,
             tracing_mode="symbolic",
         )

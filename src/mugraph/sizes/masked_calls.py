@@ -23,6 +23,7 @@ class MaskedCalls:
     inputs: tuple[torch.Tensor, ...]
     """Those of an example call, in the order of the graph."""
     structure: TreeSpec
+    """Of its arguments, the named ones in the order of their names."""
     results: TreeSpec
     takes_tensors: bool = field(init=False)
     """Whether calls are with tensors one by one, whose structure need not be looked at in each."""
@@ -35,7 +36,7 @@ class MaskedCalls:
         """The size and the inputs of a call; raises InvalidInput and ShapeMismatch for what is none of this function."""
         given, structure = list(args), self.structure
         if kwargs or not self.takes_tensors or len(given) != len(self.inputs):
-            given, structure = tree_flatten((tuple(args), dict(kwargs)))
+            given, structure = tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         if structure != self.structure or not all(isinstance(each, torch.Tensor) for each in given):
             raise InvalidInput(f"call with {len(self.inputs)} tensors in the structure of the example call")
         sizes = {tensor.shape[place.dim] for tensor, place in self._varying(given)}

@@ -79,7 +79,7 @@ def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     """The function as a masked graph; raises SizeMatters, which says why, for others. Arguments are as in `sliced_function`."""
     if len(declared.dims) > 1:
         raise SizeMatters(f"{len(declared.dims)} dimensions are dynamic")
-    (dim,) = declared.dims.values()
+    (dim,), kwargs = declared.dims.values(), dict(sorted(kwargs.items()))
     if dim.low == dim.high:
         raise SizeMatters(f"dimension {dim.name} has one size")
     sizes = tuple(compared_sizes(dim, bytes_of_slice(declared, args, kwargs)))
