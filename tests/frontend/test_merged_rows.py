@@ -103,3 +103,13 @@ def test_one_size_or_three_are_not_two() -> None:
     program = recorded_at_all_sizes(torch.exp, (torch.randn(6, 10),), {}, {0: {0: torch.export.Dim("batch")}})
     with pytest.raises(SizeMatters, match="have 1 symbolic sizes, and two are wanted"):
         merged_rows(program.graph)
+
+
+def test_only_operators_of_aten_are_followed() -> None:
+    sizes = {0: torch.export.Dim("batch", min=2, max=64), 1: torch.export.Dim("length", min=2, max=512)}
+    graph = with_sizes(recorded_at_all_sizes(lambda x: x.exp(), (torch.randn(4, 5, 8),), {}, {0: sizes}).graph)
+    check_slices(merged_rows(graph))
+    (exp,) = (node for node in graph.nodes if node.op == "call_function")
+    exp.target = torch.ops.prims.exp.default
+    with pytest.raises(SizeMatters):
+        check_slices(merged_rows(graph))

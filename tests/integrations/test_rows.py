@@ -36,10 +36,22 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(x, x, x) + x
 
 
-def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+class Norm(nn.Module):
+    """A norm whose number is an argument of the graph where everything varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps, self.linear = 1e-5, nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))
+        return y
+
+
+def compiled(fn: Callable[..., Any], options: dict[str, Any] = ALL, dynamic: bool | None = None) -> Callable[..., Any]:
     torch._dynamo.reset()
     compilations.clear()
-    run: Callable[..., Any] = torch.compile(fn, backend="mugraph", options=ALL)
+    run: Callable[..., Any] = torch.compile(fn, backend="mugraph", options=options, dynamic=dynamic)
     return run
 
 
@@ -104,6 +116,19 @@ def test_several_threads_call_at_different_sizes(perceptron: tuple[nn.Module, Ca
     for thread in threads:
         thread.join()
     assert not failed
+
+
+def test_a_number_that_is_an_argument_may_change() -> None:
+    model = Norm().eval()
+    fast = compiled(model, dynamic=True)
+    with torch.inference_mode():
+        fast(torch.randn(20, 30, 16))
+    made = len(compilations)
+    assert [bool(done.partition.pieces) for done in compilations][1:] == [True] * 5, "4, 16, 64, 256 and 1,024 rows"
+    for eps, batch, length in ((1e-5, 7, 13), (0.5, 7, 13), (2.0, 3, 2), (0.0, 16, 33), (1e-5, 2, 2)):
+        model.eps = eps
+        assert_right((model, fast), batch, length)
+    assert len(compilations) == made, "nothing is compiled again"
 
 
 def test_attention_along_the_length_is_not_taken_for_rows() -> None:

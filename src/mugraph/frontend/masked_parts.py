@@ -13,6 +13,7 @@ import logging
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import fx
@@ -34,6 +35,17 @@ _HINT = 61
 _log = logging.getLogger("mugraph.torch_compile")
 
 Run = Callable[..., Sequence[torch.Tensor]]
+
+
+class Part(Protocol):
+    """Calls of a graph, what they read, and what others read of them."""
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]: ...
+    @property
+    def inputs(self) -> tuple[fx.Node, ...]: ...
+    @property
+    def outputs(self) -> tuple[fx.Node, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +99,7 @@ def computes_elsewhere(module: fx.GraphModule, parts: Sequence[MaskedPart]) -> b
     return any(_varies(node) and (name := name_of(node)) and name != "cat" and name not in KEEP_ZEROS for node in calls)
 
 
-def with_parts(module: fx.GraphModule, parts: Sequence[MaskedPart], runs: Sequence[Run]) -> fx.GraphModule:
+def with_parts(module: fx.GraphModule, parts: Sequence[Part], runs: Sequence[Run]) -> fx.GraphModule:
     """A graph with calls of `runs`, from the inputs of each part to its outputs, in the place of the parts."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     inside = {node for part in parts for node in part.nodes}
@@ -102,7 +114,7 @@ def with_parts(module: fx.GraphModule, parts: Sequence[MaskedPart], runs: Sequen
     return fx.GraphModule(module, graph)
 
 
-def _call(graph: fx.Graph, copies: dict[fx.Node, fx.Node], part: MaskedPart, run: Run) -> None:
+def _call(graph: fx.Graph, copies: dict[fx.Node, fx.Node], part: Part, run: Run) -> None:
     def masked_part(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:  # whose name torch writes into the code of the graph
         return run(*tensors)
 

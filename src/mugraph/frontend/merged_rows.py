@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mugraph.frontend.masked_axis import name_of
-from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, symbols_of
+from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, check_slices, symbols_of
 
 _HINT = 61
 """The number of rows at which a graph is recorded with a symbol, no more common than others."""
@@ -28,6 +28,7 @@ _MOVING = "view reshape _unsafe_view flatten unflatten unsqueeze squeeze clone c
 _OF_PARTS = (
     "permute transpose t slice narrow select split split_with_sizes chunk cat full zeros ones full_like zeros_like ones_like"
 )
+_MOVES = frozenset(f"{_MOVING} {_OF_PARTS}".split())
 _ALONG = "sum mean amax amin any all logsumexp var std linalg_vector_norm softmax _softmax log_softmax _log_softmax"
 _OF_ROWS = "layer_norm native_layer_norm rms_norm _fused_rms_norm matmul mm addmm linear embedding where"
 _FOLLOWED = frozenset(f"{_MOVING} {_OF_PARTS} {_ALONG} {_OF_ROWS}".split())
@@ -67,12 +68,38 @@ def merged_rows(graph: fx.Graph) -> fx.Graph:
     merging = _Merging(_symbols(graph))
     made, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
-        copy = copies[node] = made.node_copy(node, copies.__getitem__)
-        copy.meta["val"] = merging.value(node.meta.get("val"))
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _has_rows(node):
-            _check_followed(node)
-            merging.renumber(node, copy)
+        copies[node] = merging.copy(node, made, copies)
     return made
+
+
+class RowCalls:
+    """The calls of a graph of ATen calls with two symbolic sizes that do the same to every row, each by itself.
+
+    Raises SizeMatters where no argument has both sizes, or there are others.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._merging = _Merging(_symbols(graph))
+
+    def has(self, node: fx.Node) -> bool:
+        """Whether a call on tensors with rows, or with such a result, is one of these."""
+        if not isinstance(node.target, torch._ops.OpOverload) or not _has_rows(node):
+            return False
+        made, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+        try:
+            for source in node.all_input_nodes:
+                copies[source] = made.placeholder(source.name)
+                copies[source].meta["val"] = self._merging.value(source.meta.get("val"))
+            self._merging.copy(node, made, copies)
+            check_slices(made)
+        except SizeMatters:
+            return False
+        return True
+
+
+def moves(node: fx.Node) -> bool:
+    """Whether a call computes nothing: it gives elements of its operands, or one number, at other places."""
+    return name_of(node) in _MOVES
 
 
 def pairs_of_results(graph: fx.Graph, merged: fx.Graph) -> tuple[int | None, ...]:
@@ -130,6 +157,15 @@ class _Merging:
             shape[first : first + count] = [self._rows]
         with _disable_current_modes(), self._mode:
             return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+
+    def copy(self, node: fx.Node, made: fx.Graph, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+        """A node in the merged graph; raises SizeMatters where it has none."""
+        copy = made.node_copy(node, copies.__getitem__)
+        copy.meta["val"] = self.value(node.meta.get("val"))
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _has_rows(node):
+            _check_followed(node)
+            self.renumber(node, copy)
+        return copy
 
     def renumber(self, node: fx.Node, copy: fx.Node) -> None:
         """Let a call name the dimensions that its operands have now."""

@@ -111,9 +111,7 @@ def _check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
         return
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return  # its readers say whether they may read it
-    if not isinstance(node.target, torch._ops.OpOverload):
-        raise SizeMatters("it is no operator of ATen")
-    if node.target.namespace != "aten":
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in ("aten", "prims"):
         raise SizeMatters("it is no operator of ATen")
     call = Call.of(node)
     call.check_numbers(is_size)
@@ -123,6 +121,8 @@ def _check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
         return
     if value is None and not varies and not node.users:  # a check of types
         return
+    if node.target.namespace == "prims":  # whose names do not mean what ATen's do
+        raise SizeMatters("it is no operator of ATen")
     rule = _rule(node.target)
     if not results:
         raise SizeMatters("it gives no tensor")

@@ -41,6 +41,7 @@ from mugraph.frontend.masked_axis import MaskedGraph
 from mugraph.frontend.masked_parts import MaskedPart, computes_elsewhere, masked_parts, with_parts
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
+from mugraph.frontend.row_parts import RowPart, row_parts
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.frontend.torch_casts import draws_random_numbers, tensor_of
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn, queue
@@ -295,19 +296,24 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgrou
 
     `changed` is as in `_run`, for graphs of fixed sizes.
     """
-    if numbers_of(module) == ():
+    numbers = numbers_of(module)
+    if numbers == ():
         return _optimized(options, module, {}, graph, options.budget, changed).forward
     graphs: GraphsByForm = {}
     later = graph.later if options.background else None
     parts = masked_parts(module) if options.sizes else []
+    if parts and not computes_elsewhere(module, parts):
+        return _with_masked_parts(options, module, parts, graphs, graph)
+    axis = _axis_of(module, numbers) if numbers and options.sizes else None
+    if axis is None and numbers and options.sizes and not parts:
+        by_rows = _with_row_parts(options, module, graphs, graph)
+        if by_rows is not None:
+            return by_rows
     general = (
         _with_masked_parts(options, module, parts, graphs, graph)
         if parts
         else _optimized(options, module, graphs, graph, options.budget).forward
     )
-    if parts and not computes_elsewhere(module, parts):
-        return general
-    numbers = numbers_of(module)
     if numbers is None:
         _log.info("a graph has symbolic sizes that its integer arguments do not decide; what depends on them stays with torch")
     if not numbers or not options.sizes:
@@ -320,11 +326,46 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgrou
     def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
         return within(arguments, options.budget)
 
-    try:
-        return CoveredGraph(general, within, GraphAxis.of(module, numbers), options.sizes, options.budget, options.strict, later)
-    except SizeMatters as reason:
-        _log.info("sizes of a graph are optimized one by one, when they come the third time: %s", reason)
+    if axis is not None:
+        return CoveredGraph(general, within, axis, options.sizes, options.budget, options.strict, later)
+    _log.info("sizes of a graph are optimized one by one, when they come the third time")
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
+
+
+def _with_row_parts(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm, graph: BackgroundGraph) -> Run | None:
+    """The optimized graph, whose parts that do the same to every row of two symbolic sizes run in chunks of rows; None where
+    there are no such parts."""
+    try:
+        ordered, parts = row_parts(module)
+    except SizeMatters as reason:
+        _log.debug("a graph has no parts of rows: %s", reason)
+        return None
+    axes = {part: axis for part in parts if (axis := _axis_of(part.module, (0, 1))) is not None}
+    if not axes:
+        return None
+    share = Deadline(options.budget).share(1 / len({part.form for part in axes}))
+    later = graph.later if options.background else None
+
+    def covered(part: RowPart, axis: GraphAxis) -> CoveredGraph:
+        def within(arguments: Sequence[Any], budget: float | None) -> Run:
+            with _disable_current_modes():
+                return _optimized(options, concrete(part.module, arguments), graphs, graph, budget).forward
+
+        general = _optimized(options, part.module, graphs, graph, share).forward
+        return CoveredGraph(general, within, axis, options.sizes, share, options.strict, later)
+
+    _log.info("%d parts of a graph do the same to every row: they run in chunks of rows at any two sizes", len(axes))
+    whole = with_parts(ordered, [*axes], [covered(part, axis) for part, axis in axes.items()])
+    return _optimized(options, whole, graphs, graph, options.budget).forward
+
+
+def _axis_of(module: fx.GraphModule, numbers: Sequence[int]) -> GraphAxis | None:
+    """The axis of a graph along which slices are independent; None where there is none, which the log says why."""
+    try:
+        return GraphAxis.of(module, numbers)
+    except SizeMatters as reason:
+        _log.info("%d calls with symbolic sizes do not run in slices: %s", len(module.graph.nodes), reason)
+        return None
 
 
 def _with_masked_parts(

@@ -1,0 +1,142 @@
+"""Graphs at any batch and length where only parts do the same to every row: these run in chunks of rows, the rest by PyTorch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from frontend.test_merged_rows import NOT_OF_ROWS
+from integrations.test_rows import ALL, compiled, rows
+from mugraph.frontend.row_parts import RowPart, row_parts
+from mugraph.integrations import covered_graph, torch_compile
+from mugraph.integrations.torch_compile import compilations
+
+Function = Callable[..., Any]
+SHAPES = [(2, 2), (2, 3), (3, 2), (7, 5), (5, 7), (4, 16), (16, 4), (13, 20), (2, 61)]
+
+
+class Decoder(nn.Module):
+    """A decoder layer: rows up to attention, and from there on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.behind = nn.RMSNorm(16, eps=1e-5), nn.RMSNorm(16, eps=1e-5)
+        self.qkv = nn.ModuleList(nn.Linear(16, 16, bias=False) for _ in range(3))
+        self.out, self.up, self.gate = nn.Linear(16, 16), nn.Linear(16, 48, bias=False), nn.Linear(16, 48, bias=False)
+        self.down = nn.Linear(48, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.before(x)
+        q, k, v = (linear(y).unflatten(-1, (2, 8)).transpose(1, 2) for linear in self.qkv)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        y = self.behind(x)
+        moved: torch.Tensor = self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + moved
+
+
+def assert_right(fast: Function, fn: Function, batch: int, length: int, width: int = 16) -> None:
+    with torch.inference_mode():
+        x = torch.randn(batch, length, width)
+        torch.testing.assert_close(fast(x), fn(x), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_a_decoder_layer_runs_at_any_batch_and_length() -> None:
+    model = Decoder().eval()
+    fast = compiled(model, ALL | {"budget": 300.0})
+    with torch.inference_mode():
+        fast(rows(20, 30, 16))
+    done, draw = list(compilations), random.Random(0)
+    with_kernels = [made for made in done if made.partition.pieces]
+    assert len(with_kernels) == 2 * 5, ("both parts at 4, 16, 64, 256 and 1,024 rows", [*map(str, done)])
+    assert all(made.partition.byte_share == 1.0 for made in with_kernels)
+    for _ in range(20):
+        assert_right(fast, model, draw.randint(2, 40), draw.randint(2, 50))
+    assert list(compilations) == done, "nothing is compiled again"
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[RowPart]:
+    """The parts of the graphs that are compiled; these run in chunks by PyTorch, however long it takes."""
+    found: list[RowPart] = []
+
+    def noted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[RowPart]]:
+        made = row_parts(module)
+        found.extend(made[1])
+        return made
+
+    monkeypatch.setattr(torch_compile, "row_parts", noted)
+    monkeypatch.setattr(torch_compile, "_optimized", lambda options, module, *rest: module)
+    monkeypatch.setattr(covered_graph, "measure", lambda calls, rounds, budget: {"ours": [1e-6], "general": [1.0]})
+    return found
+
+
+def assert_right_in_chunks(fn: Function, width: int = 8) -> None:
+    fast = compiled(fn)
+    with torch.inference_mode():
+        fast(rows(6, 10, width))
+    for batch, length in SHAPES:
+        assert_right(fast, fn, batch, length, width)
+
+
+@pytest.mark.parametrize("name", set(NOT_OF_ROWS) - {"a size as a number"})
+def test_what_is_not_of_rows_stands_between_parts(name: str, parts: list[RowPart]) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = F.rms_norm(x, (8,)) * 2
+        return NOT_OF_ROWS[name](y).relu() + 1
+
+    assert_right_in_chunks(fn)
+    assert parts
+
+
+def test_calls_between_parts_may_skip_some(parts: list[RowPart]) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.exp() / 4
+        z = y.cumsum(1)
+        late = torch.softmax(y, -1) + x
+        return (z * 2 + y).softmax(-1).cumsum(0) + late, late.relu(), z, y.flip(1).relu()
+
+    assert_right_in_chunks(fn)
+    assert len(parts) == 3
+
+
+def test_results_share_memory_as_before(parts: list[RowPart]) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = x.cumsum(1).relu() * 2
+        return y, y.flatten(0, 1), x.unsqueeze(0)
+
+    assert_right_in_chunks(fn)
+    fast = compiled(fn)
+    with torch.inference_mode():
+        x = rows(6, 10, 8)
+        whole, flat, given = fast(x)
+        assert whole.data_ptr() == flat.data_ptr()
+        assert given.data_ptr() == x.data_ptr()
+
+
+def test_random_numbers_are_those_of_the_graph(parts: list[RowPart]) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x.cumsum(1).relu() * 2
+        return (y + torch.rand_like(y)) * torch.rand_like(x)
+
+    fast = compiled(fn)
+    with torch.inference_mode():
+        x = rows(6, 10, 8)
+        fast(x)
+        torch.manual_seed(1)
+        wanted = fn(x)
+        torch.manual_seed(1)
+        torch.testing.assert_close(fast(x), wanted)
+
+
+def test_layers_alike_are_one_form(parts: list[RowPart]) -> None:
+    model = nn.Sequential(*(Decoder() for _ in range(3))).eval()
+    assert_right_in_chunks(model, 16)
+    assert [len({part.form for part in parts}), len(parts)] == [3, 4]
+    numbers = [sum(node.op == "call_function" for node in part.module.graph.nodes) for part in parts]
+    assert numbers[1] == numbers[2] > numbers[0]
