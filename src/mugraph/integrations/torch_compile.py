@@ -8,8 +8,10 @@ need them are run by torch as they are.
 Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent, as
 batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
 that reduce a symbolic size, as attention does a growing cache of keys, run by kernels of a few capacities
-(`mugraph.integrations.masked_run`). Of other graphs with symbolic sizes, and where more is computed at such a size than these
-parts, a size gets kernels when it comes the third time (`SizedGraph`), and only so many sizes do.
+(`mugraph.integrations.masked_run`). Where a batch and a length vary, parts that do the same to every row run in chunks of rows,
+and PyTorch makes the calls between them, as attention (`mugraph.frontend.row_parts`). Of other graphs with symbolic sizes, and
+where more is computed at such a size than these parts, a size gets kernels when it comes the third time (`SizedGraph`), and only
+so many sizes do.
 
 With the option `background` nothing is waited for: `mugraph.integrations.background`.
 """
