@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -18,6 +17,7 @@ from mugraph.errors import IndexOutOfRange, InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
 from mugraph.sizes.chunk_plans import Chunk
 from mugraph.sizes.dynamic_results import superoptimized_for_sizes
+from threads import at_once
 
 HIGH = 96
 BATCH = Dim("batch", 1, HIGH)
@@ -195,14 +195,8 @@ def test_wrong_arguments_are_named() -> None:
 def test_threads_may_call_it() -> None:
     opt = optimized("swiglu")
     inputs = [CASES["swiglu"][1](size) for size in (3, 50, 3, 71, 50, 9)]
-    found: dict[int, torch.Tensor] = {}
-    threads = [threading.Thread(target=lambda n=n: found.update({n: opt(*inputs[n])})) for n in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, given in enumerate(inputs):
-        check(found[number], exact(swiglu, given))
+    for found, given in zip(at_once(lambda given: opt(*given), inputs), inputs, strict=True):
+        check(found, exact(swiglu, given))
 
 
 def test_arguments_may_be_named() -> None:

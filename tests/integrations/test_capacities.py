@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from mugraph import Dim, DynamicSuperoptimized
 from mugraph.errors import ShapeMismatch
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.sizes.dynamic_results import superoptimized_for_sizes
+from threads import at_once
 
 KEYS = Dim("keys", 1, 70)
 Inputs = tuple[torch.Tensor, ...]
@@ -98,21 +98,13 @@ def test_sizes_out_of_range_are_errors() -> None:
 
 
 def test_several_threads_call_at_once() -> None:
-    wrong: list[int] = []
-
     def calls(seed: int) -> None:
         for size in range(3 + seed, 60, 3):
             given = keys(size)
-            if not torch.allclose(optimized("decode")(*given), decode(*given), rtol=1e-4, atol=1e-5):
-                wrong.append(size)
+            torch.testing.assert_close(optimized("decode")(*given), decode(*given), rtol=1e-4, atol=1e-5)
 
     optimized("decode")
-    threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(calls, range(4))
 
 
 def test_modes_may_change_between_calls() -> None:

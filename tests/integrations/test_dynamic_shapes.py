@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.search import search
 from mugraph.selection.structure_key import form_of, of_form
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized
+from threads import at_once
 
 BATCH = Dim("batch", 2, 12)
 
@@ -83,13 +83,7 @@ def test_all_sizes_keep_to_the_space() -> None:
 
 
 def test_threads_share_a_new_size(opt: DynamicSuperoptimized) -> None:
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(opt.at(*example(11)))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 3
+    found = at_once(lambda batch: opt.at(*example(batch)), (11, 11, 11))
     assert len(set(map(id, found))) == 1
 
 

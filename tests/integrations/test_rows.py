@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mugraph.integrations.torch_compile import compilations
+from threads import at_once
 
 ALL: dict[str, Any] = {"budget": 60.0, "keep": "all", "strict": True}
 
@@ -100,22 +100,12 @@ def test_tensors_may_lie_in_memory_in_any_way(perceptron: tuple[nn.Module, Calla
 
 
 def test_several_threads_call_at_different_sizes(perceptron: tuple[nn.Module, Callable[..., Any]]) -> None:
-    failed: list[BaseException] = []
-
     def calls(seed: int) -> None:
         draw = random.Random(seed)
-        try:
-            for _ in range(20):
-                assert_right(perceptron, draw.randint(2, 40), draw.randint(2, 50))
-        except BaseException as error:
-            failed.append(error)
+        for _ in range(20):
+            assert_right(perceptron, draw.randint(2, 40), draw.randint(2, 50))
 
-    threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    at_once(calls, range(4))
 
 
 def test_a_number_that_is_an_argument_may_change() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import tracemalloc
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +23,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import construct
 from mugraph.runtime import Executable, build
 from mugraph.targets.cpu.machine import Cpu
+from threads import at_once
 
 FP32 = DType.FP32
 
@@ -212,19 +212,12 @@ def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
     executable = build(attention())
     cases = [normal_inputs(executable.graph, seed) for seed in range(4)]
     expected = [executable(*case)[0] for case in cases]
-    wrong: list[int] = []
 
     def call(number: int) -> None:
         for _ in range(50):
-            if not np.array_equal(executable(*cases[number])[0], expected[number]):
-                wrong.append(number)
+            np.testing.assert_array_equal(executable(*cases[number])[0], expected[number])
 
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(len(cases))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    at_once(call, range(len(cases)))
 
 
 def test_online_softmax_survives_scores_that_overflow_exp() -> None:

@@ -6,7 +6,6 @@ import itertools
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -23,6 +22,7 @@ from mugraph.runtime import Executable, build
 from mugraph.sizes.growing_kernels import GrowingKernels
 from mugraph.targets.machine import machine_for
 from mugraph.testing.mugraphs import random_mugraph
+from threads import at_once
 
 HEADS, CAPACITY, WIDTH = 4, 128, 32
 TILE = 16
@@ -376,22 +376,14 @@ def test_weights_are_packed_where_they_do_not_grow(grows: set[int]) -> None:
 
 def test_calls_of_several_threads_at_different_lengths() -> None:
     executable = build(masked_attention())
-    growing, failures = GrowingKernels(executable, AXES, MASKS), list[BaseException]()
+    growing = GrowingKernels(executable, AXES, MASKS)
 
     def work(length: int) -> None:
-        try:
-            for _ in range(30):
-                q, k, v = (torch.randn(HEADS, rows, WIDTH) for rows in (1, length, length))
-                call(executable, growing, q, k, v)
-        except BaseException as failure:
-            failures.append(failure)
+        for _ in range(30):
+            q, k, v = (torch.randn(HEADS, rows, WIDTH) for rows in (1, length, length))
+            call(executable, growing, q, k, v)
 
-    threads = [threading.Thread(target=work, args=(length,)) for length in (5, 64, 100, 128)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, (5, 64, 100, 128))
 
 
 def test_copies_of_bf16_are_multiplied_as_it_is() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from mugraph.sizes.dims import Declared, Dynamic
 from mugraph.sizes.row_functions import RowFunction, row_function
 from mugraph.sizes.saved_sizes import LoadedRows
 from mugraph.sizes.sliced_functions import SlicedFunction
+from threads import at_once
 
 from .saved_folders import changed
 
@@ -189,22 +189,12 @@ def test_rows_that_are_no_numbers_stay_alone(opt: DynamicSuperoptimized) -> None
 
 
 def test_threads_call_at_different_sizes(opt: DynamicSuperoptimized) -> None:
-    failures: list[BaseException] = []
-
     def calls(seed: int) -> None:
         draw = random.Random(seed)
-        try:
-            for _ in range(20):
-                assert_right(opt, torch.randn(draw.randint(1, 6), draw.randint(1, 24), 32))
-        except BaseException as failure:
-            failures.append(failure)
+        for _ in range(20):
+            assert_right(opt, torch.randn(draw.randint(1, 6), draw.randint(1, 24), 32))
 
-    threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(calls, range(4))
 
 
 def test_sizes_out_of_range_are_refused(opt: DynamicSuperoptimized, folder: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from mugraph.checker.capacity_ranges import check_capacities
 from mugraph.cli.capacities_check import check_range_of_capacities
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.sizes.loaded_capacities import LoadedCapacities
+from threads import at_once
 
 from .saved_folders import changed, unlisted, with_another
 
@@ -113,21 +113,11 @@ def test_tensors_may_lie_in_memory_in_any_way_and_what_lies_behind_is_not_read(l
 
 
 def test_several_threads_call_at_different_sizes(loaded: LoadedCapacities) -> None:
-    wrong: list[BaseException] = []
-
     def calls(seed: int) -> None:
-        try:
-            for size in range(1 + seed, 71, 3):
-                assert_right(loaded, size)
-        except BaseException as error:
-            wrong.append(error)
+        for size in range(1 + seed, 71, 3):
+            assert_right(loaded, size)
 
-    threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(calls, range(4))
 
 
 OTHER_PROCESS = """

@@ -18,12 +18,12 @@ from mugraph.lower import construct
 from mugraph.lower.check import check
 from mugraph.lower.tile_form import Kernel
 from mugraph.lower.warp_groups import sum_registers
-from mugraph.runtime import Executable
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.emulator import Fault
 from mugraph.targets.cuda.machine import Cuda
 from mugraph.targets.cuda.nvrtc import compile_cubin
 from targets.cuda.test_machine_code import DISASSEMBLER
+from targets.plants import Plant, shows
 from targets.test_cuda import ERRORS, emulated
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
@@ -83,7 +83,7 @@ def test_kernels_are_right_and_clean(name: str, machine: Cuda) -> None:
         assert on.findings == []
 
 
-PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
+PLANTS: dict[str, Plant] = {
     "a wait for too few products": (r"wgmma_wait<1>", "wgmma_wait<2>", {Fault.IN_FLIGHT, Fault.RACE}),
     "no wait for products": (r"wgmma_wait<1>\(\);", "", {Fault.IN_FLIGHT, Fault.RACE}),
     "no wait for the last products": (r"wgmma_wait<0>\(\);", "", set()),
@@ -104,14 +104,7 @@ PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
 @needs_compiler
 @pytest.mark.parametrize("fault", PLANTS)
 def test_a_planted_fault_shows(fault: str) -> None:
-    pattern, replacement, expected = PLANTS[fault]
-    graph, on = GRAPHS["two groups"], EmulatedCuda(MACHINE, seed=1)
-    (text,) = Executable(graph, on).sources.values()
-    changed, places = re.subn(pattern, replacement, text)
-    assert places, "the fault has no place in the kernel"
-    on = replace(on, edit=lambda printed: changed, findings=[])
-    right = emulated(graph, on) < ERRORS[DType.BF16]
-    assert {finding.fault for finding in on.findings} & expected or not right
+    assert shows(GRAPHS["two groups"], EmulatedCuda(MACHINE, seed=1), PLANTS[fault])
 
 
 LOOP = re.compile(r"\.L_x_\d+:(?:(?!\.L_x_\d+:).)*?HGMMA.*?WARPGROUP\.DEPBAR\.LE gsb0, 0x1", re.DOTALL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +18,11 @@ from mugraph.lower.check import check
 from mugraph.lower.parts_of_panels import parted_products
 from mugraph.lower.tile_form import Kernel, Matmul, Statement
 from mugraph.lower.tile_text import format_kernel, parse_kernel
-from mugraph.runtime import Executable
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.emulator import Fault
 from mugraph.targets.cuda.machine import Cuda
 from targets.cuda.test_machine_code import DISASSEMBLER, MATRIX_UNITS, disassembled
+from targets.plants import Plant, shows
 from targets.test_cuda import ERRORS, emulated
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
@@ -82,7 +81,7 @@ def test_kernels_are_right_and_clean(name: str, machine: str) -> None:
         assert on.findings == []
 
 
-PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
+PLANTS: dict[str, Plant] = {
     "sums are left where others still read": (r"\(float \*\)ring;\s*__syncthreads\(\);", "(float *)slot;", {Fault.RACE}),
     "sums are read before they are left": (r"__syncthreads\(\);(\s*for \(int part)", r"\1", {Fault.RACE}),
     "a part is left out": (r"part < 3", "part < 2", set()),
@@ -99,14 +98,7 @@ PLANTS: dict[str, tuple[str, str, set[Fault]]] = {
 @needs_compiler
 @pytest.mark.parametrize("fault", PLANTS)
 def test_a_planted_fault_shows(fault: str) -> None:
-    pattern, replacement, expected = PLANTS[fault]
-    (graph, _), on = GRAPHS["four parts"], EmulatedCuda(MAPS, seed=1)
-    (text,) = Executable(graph, on).sources.values()
-    changed, places = re.subn(pattern, replacement, text)
-    assert places, "the fault has no place in the kernel"
-    on = replace(on, edit=lambda printed: changed, findings=[])
-    right = emulated(graph, on) < ERRORS[DType.BF16]
-    assert {finding.fault for finding in on.findings} & expected or not right
+    assert shows(GRAPHS["four parts"][0], EmulatedCuda(MAPS, seed=1), PLANTS[fault])
 
 
 @pytest.mark.parametrize("parts", [3, 16])
