@@ -166,6 +166,17 @@ def test_cuts_are_all_sets_of_stored_tensors(program: Graph) -> None:
     assert found
 
 
+def test_two_kernels_store_one_tensor_and_the_report_says_so() -> None:
+    p = Program()
+    x, a, b, c, d = (p.input(name, (256, 256)) for name in "xabcd")
+    run = Search(finished(p, ((x @ a).silu() @ c) * ((x @ b).tanh() @ d)), H100, options=Options(max_kernels=2))
+    space = CutSpace(in_normal_order(run.axes), run.plans.roofline, run.produces)
+    two, three = ([cut.groups for cut in space.cuts(kernels, lambda: math.inf)] for kernels in (2, 3))
+    assert {tuple(map(len, groups)) for groups in two} == {(1, 1)}
+    assert (2, 1) in {tuple(map(len, groups)) for groups in three}
+    assert any(words.startswith("2 or more tensors stored") for words in run.run().report.not_searched)
+
+
 def test_a_launch_stores_what_it_makes_on_the_way() -> None:
     """The sum is an output; the launch that makes it normalises it as well, for a library to multiply."""
     program = residual(1024)

@@ -276,7 +276,8 @@ def test_conditions_are_reported_where_they_touch_the_program() -> None:
     p = Program()
     x, y = p.input("x", (4, 6)), p.input("y", (4, 6))
     elementwise = search(finished(p, x * y), CPU).report
-    assert not any("partial results" in words or "join other axes" in words for words in elementwise.not_searched)
+    others = ("partial results", "join other axes", "tensors stored")
+    assert not any(other in words for words in elementwise.not_searched for other in others)
     p = Program()
     x = p.input("x", (4, 4))
     squared = search(finished(p, x @ x), CPU).report
@@ -285,6 +286,9 @@ def test_conditions_are_reported_where_they_touch_the_program() -> None:
     assert not any("along two axes at once" in words for words in normalized.not_searched)
     assert any("partial results" in words for words in normalized.not_searched)
     assert any(words.startswith("schedules of") for words in normalized.not_searched)
+    assert any(words.startswith("5 or more tensors stored") for words in normalized.not_searched)
+    alone = search(rmsnorm(), CPU, options=Options(max_kernels=1)).report
+    assert not any("tensors stored" in words for words in alone.not_searched)
     assert normalized.to_json()["not_searched"] == normalized.not_searched
 
 

@@ -424,6 +424,8 @@ def left_out(program: AxisProgram, loop_axes: Sequence[int], kernels: int) -> It
     yield "kernels that compute a tensor twice, or that only tiles of one element allow"
     if kernels > 1 and program.reductions:
         yield "partial results of partial results, and of one axis more than two ways to share it out"
+    if kernels > 1 and sum(bool(term.inputs) for term in program.terms) > 1:
+        yield f"{kernels} or more tensors stored between up to {kernels} kernels, some of which make several of them"
     if len(program.outputs) + kernels - 1 > SHARED_OUT:
         yield f"some of the ways to share out more than {SHARED_OUT} stored tensors and outputs among kernels"
 

@@ -142,7 +142,8 @@ class CutSpace:
         self.tensors = sum(1 << index for index, term in enumerate(program.terms) if not term.is_constant)
 
     def cuts(self, launches: int, bound: Callable[[], float]) -> Iterator[Cut]:
-        """Every cut into 2 to `launches` launches whose roofline is below `bound()` seconds when it is reached."""
+        """Every cut into 2 to `launches` launches that stores fewer tensors than that, and whose roofline is below `bound()`
+        seconds when it is reached."""
         compute = sum(self.computes_alone)
         for memory, stored in self.families(launches - 1):
             if self.roofline.seconds(memory, compute, 2) >= bound():
