@@ -9,11 +9,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mugraph.algebra.fields import FieldArithmetic
+from mugraph.algebra.fields import LARGE, FieldArithmetic, FieldValue
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.evaluate import evaluate, loop_nodes
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import construct
+from mugraph.verifier.characters import Characters
+from mugraph.verifier.root_semantics import Factored, Remembering, evaluate_products
+from mugraph.verifier.semantics import FreeArithmetic
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import FP32, fused_rmsnorm, linear_with_bias, online_attention, rmsnorm, scaled_sums
@@ -107,6 +110,19 @@ def test_agrees_with_the_literal_evaluation_in_floating_point(name: str, at_once
     ours = evaluate_batched(graph, inputs, arith, at_once=at_once)
     for mine, literal in zip(ours, evaluate(graph, inputs, arith), strict=True):
         np.testing.assert_allclose(mine, literal, rtol=1e-12)
+
+
+@pytest.mark.parametrize("remembering", [Factored[FieldValue], Characters[FieldValue]])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_random_functions_have_the_same_values_however_many_iterations_are_one(
+    name: str, remembering: Callable[[FreeArithmetic], Remembering]
+) -> None:
+    graph = GRAPHS[name]()
+    free, rng = FreeArithmetic(LARGE, omega=LARGE.root(np.random.default_rng(0)), seed=3), np.random.default_rng(7)
+    inputs = [free.random(node.output.shape, rng) for node in graph.inputs()]
+    first, *others = [evaluate_products(graph, inputs, remembering(free), at_once) for at_once in AT_ONCE]
+    for other in others:
+        assert all(mine.agrees_with(literal) for mine, literal in zip(other, first, strict=True))
 
 
 def test_iterations_are_evaluated_as_one_while_tensors_are_small() -> None:

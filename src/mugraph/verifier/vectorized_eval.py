@@ -3,7 +3,7 @@
 `mugraph.ir.evaluate` runs every block by itself, which is the meaning of a muGraph but takes minutes at 128 blocks of 64
 iterations. Here a tensor inside a graph-defined operator carries one leading axis per grid dimension, of size 1 where it
 does not depend on that dimension; imap, fmap and omap become splits and merges of dimensions. The for-loop stays a loop,
-so that memory stays that of one iteration.
+so that memory stays that of one iteration, or of as many as are asked for where tensors are small.
 """
 
 from __future__ import annotations
