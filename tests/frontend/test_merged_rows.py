@@ -113,3 +113,10 @@ def test_only_operators_of_aten_are_followed() -> None:
     exp.target = torch.ops.prims.exp.default
     with pytest.raises(SizeMatters):
         check_slices(merged_rows(graph))
+
+
+def test_tensors_without_elements_have_no_slices_to_number() -> None:
+    sizes = {1: torch.export.Dim("length", min=2, max=512)}
+    program = recorded_at_all_sizes(lambda x: x.unsqueeze(0).exp(), (torch.randn(0, 5, 8),), {}, {0: sizes})
+    with pytest.raises(SizeMatters, match="the axis does not stay whole"):
+        check_slices(program.graph)

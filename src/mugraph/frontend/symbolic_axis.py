@@ -254,7 +254,7 @@ def _regrouped(call: Call) -> int:
     axis, place = dim_of(operand), dim_of(result)
     if axis is None:
         return 1
-    if place is not None:
+    if place is not None and 0 not in result.shape[:place]:
         stretches, rest = divmod(math.prod(operand.shape[:axis]) * call.stretches, math.prod(result.shape[:place]))
         times = _multiple(result.shape[place])
         if not rest and (stretches == 1 or (0 < stretches <= times and times % stretches == 0)):
