@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mugraph.integrations.background import Turn
 from mugraph.integrations.covered_graph import CoveredGraph, Run
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.torch_compile import compilations
@@ -242,3 +243,18 @@ def test_what_is_slower_than_the_general_graph_is_not_run(monkeypatch: pytest.Mo
     graph = CoveredGraph(general, make, AXIS, limit=4)
     graph(torch.randn(5, 3), 5)
     assert make.called == []
+
+
+def test_graphs_that_share_a_turn_wait_for_one_of_them() -> None:
+    turn, make = Turn(), Specializer()
+    other = CoveredGraph(general, make, AXIS, limit=1, turn=turn)
+    x = torch.randn(4, 3)
+
+    def meanwhile(arguments: Sequence[Any], budget: float | None) -> Run:
+        assert torch.equal(other(x, 4)[0], general(x, 4)[0])
+        assert make.made == []
+        return Specializer()(arguments, budget)
+
+    CoveredGraph(general, meanwhile, AXIS, limit=1, strict=True, turn=turn)(x, 4)
+    other(x, 4)
+    assert make.made == [2]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.integrations.background import Later, Turn
+from mugraph.integrations.background import Turn
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.runtime.benchmarking import measure
 from mugraph.sizes.chunk_plans import Chunk, Costs
@@ -40,8 +40,8 @@ class CoveredGraph:
 
     At most `limit` sizes are optimized, those that one call asks for within `budget` seconds together (None: no limit), of which
     `specialized` is told its share. Safe to call from several threads: while one waits for kernels, the others run the
-    general graph, and all do where they are made in the background, by `later`. What `specialized` raises is reported, and the
-    general graph runs; with `strict` it is raised.
+    general graph, and all do where they are made in the background; graphs that share a `turn` wait for one of them at a time.
+    What `specialized` raises is reported, and the general graph runs; with `strict` it is raised.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class CoveredGraph:
         limit: int,
         budget: float | None = None,
         strict: bool = False,
-        later: Later | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.general, self.specialized, self.axis, self.limit, self.strict = general, specialized, axis, limit, strict
         self.budget = budget
@@ -61,7 +61,7 @@ class CoveredGraph:
         """By size, what runs it."""
         self.costs = Costs({})
         self._failed = False
-        self._turn = Turn(later)
+        self._turn = turn or Turn()
 
     def __call__(self, *arguments: Any) -> Any:
         run = self.runs.get(self.axis.size(arguments))

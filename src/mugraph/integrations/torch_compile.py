@@ -329,7 +329,7 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgrou
         return within(arguments, options.budget)
 
     if axis is not None:
-        return CoveredGraph(general, within, axis, options.sizes, options.budget, options.strict, later)
+        return CoveredGraph(general, within, axis, options.sizes, options.budget, options.strict, Turn(later))
     _log.info("sizes of a graph are optimized one by one, when they come the third time")
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
 
@@ -346,7 +346,7 @@ def _with_row_parts(options: PieceOptions, module: fx.GraphModule, graphs: Graph
     if not axes:
         return None
     share = Deadline(options.budget).share(1 / len({part.form for part in axes}))
-    later = graph.later if options.background else None
+    turn = None if options.background else Turn()  # a call waits for one part at a time, and no other thread for the next one
 
     def covered(part: RowPart, axis: GraphAxis) -> CoveredGraph:
         def within(arguments: Sequence[Any], budget: float | None) -> Run:
@@ -354,7 +354,7 @@ def _with_row_parts(options: PieceOptions, module: fx.GraphModule, graphs: Graph
                 return _optimized(options, concrete(part.module, arguments), graphs, graph, budget).forward
 
         general = _optimized(options, part.module, graphs, graph, share).forward
-        return CoveredGraph(general, within, axis, options.sizes, share, options.strict, later)
+        return CoveredGraph(general, within, axis, options.sizes, share, options.strict, turn or Turn(graph.later))
 
     _log.info("%d parts of a graph do the same to every row: they run in chunks of rows at any two sizes", len(axes))
     whole = with_parts(ordered, [*axes], [covered(part, axis) for part, axis in axes.items()])
