@@ -154,3 +154,37 @@ def test_layers_alike_are_one_form(parts: list[RowPart]) -> None:
     assert [len({part.form for part in parts}), len(parts)] == [3, 4]
     numbers = [sum(node.op == "call_function" for node in part.module.graph.nodes) for part in parts]
     assert numbers[1] == numbers[2] > numbers[0]
+
+
+@pytest.mark.parametrize("place", ["a row of what varies", "a place that a size decides"])
+def test_what_a_part_reads_of_one_row_is_given_to_it(place: str, parts: list[RowPart]) -> None:
+    table = torch.randn(100, 8)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(1).relu() * (x[0, 0] if place == "a row of what varies" else table[x.shape[1] - 1])
+
+    assert_right_in_chunks(fn)
+    (part,) = parts
+    assert "select" not in part.module.code
+
+
+def test_who_calls_while_a_part_gets_kernels_waits_for_none(parts: list[RowPart], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled for a call that is made meanwhile, neither of this part nor of the next."""
+    specialized: list[torch.fx.GraphModule] = []
+
+    def optimized(options: Any, module: torch.fx.GraphModule, *rest: Any) -> torch.fx.GraphModule:
+        if not any(isinstance(node.meta["val"], torch.SymInt) for node in module.graph.nodes if node.op == "placeholder"):
+            specialized.append(module)
+            before = len(specialized)
+            assert_right(fast, fn, 2, 2, 8)
+            assert len(specialized) == before
+        return module
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp().cumsum(1) * 2).relu()
+
+    monkeypatch.setattr(torch_compile, "_optimized", optimized)
+    fast = compiled(fn)
+    with torch.inference_mode():
+        fast(rows(2, 2, 8))
+    assert len(parts) == len(specialized) == 2

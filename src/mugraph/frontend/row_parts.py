@@ -151,8 +151,10 @@ def _is_number_of_numbers(node: fx.Node) -> bool:
 
 
 def _is_view_of_a_fixed_argument(node: fx.Node) -> bool:
+    """Whether a node is one that is the same at all sizes: neither of what varies nor at a place that a size decides."""
     owner = owner_of(node)
-    return owner is not node and owner.op != "call_function" and bool(tensors_of(node)) and not _varies(node)
+    given = owner is not node and owner.op != "call_function" and not _varies(owner)
+    return given and bool(tensors_of(node)) and all(map(tensors_of, node.all_input_nodes)) and not _varies(node)
 
 
 def _varies(node: fx.Node) -> bool:
