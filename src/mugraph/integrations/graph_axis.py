@@ -145,6 +145,8 @@ def _in_order(originals: Sequence[Any], inputs: Sequence[tuple[int, int]], numbe
         return list(numbers)
     number, dim = inputs[0]
     symbols = [_expression(size) for size in originals[number].shape[dim : dim + 2]]
+    if not all(originals[each].node.expr in symbols for each in numbers):
+        raise SizeMatters("an argument has both sizes in one dimension")
     return sorted(numbers, key=lambda each: symbols.index(originals[each].node.expr))
 
 
