@@ -188,3 +188,23 @@ def test_who_calls_while_a_part_gets_kernels_waits_for_none(parts: list[RowPart]
     with torch.inference_mode():
         fast(rows(2, 2, 8))
     assert len(parts) == len(specialized) == 2
+
+
+def test_what_is_read_late_is_not_computed_ahead(parts: list[RowPart]) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for factor in range(2, 6):
+            y = (y + (x * factor).sin()).cumsum(1)
+        return y
+
+    assert_right_in_chunks(fn)
+    assert [len(part.outputs) for part in parts] == [1] * 4
+
+
+def test_parts_that_are_given_both_sizes_in_one_dimension_are_pytorchs(parts: list[RowPart]) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        mixed = (x * 2).flatten(0, 1).cumsum(0)
+        return (mixed.relu() * 2).view(x.shape) + x.exp()
+
+    assert_right_in_chunks(fn)
+    assert len(parts) == 2

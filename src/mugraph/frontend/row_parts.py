@@ -1,9 +1,9 @@
 """Parts of a graph with two symbolic sizes, as a batch and a length, that do the same to every row, each a graph of its own.
 
 In a decoder these are norms, linear layers and what is elementwise, up to the next attention and from there on. A part is all
-such calls of a stage, that is with equally many turns from such calls to others on the longest path to them. So nothing outside
-reads some of it and is read by it in turn. Here calls are looked at one by one; whether a part is of rows as a whole is for
-others to check (`mugraph.frontend.merged_rows`).
+such calls of a stage: stages never fall on a path, and rise from such calls to others, so nothing outside reads some of it and is
+read by it in turn. A call is in the stage where it stands in the graph, if it can be: what is read late is not computed ahead.
+Here calls are looked at one by one; whether a part is of rows as a whole is for others to check (`mugraph.frontend.merged_rows`).
 """
 
 from __future__ import annotations
@@ -81,15 +81,26 @@ def _calls_of_rows(graph: fx.Graph, calls: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def _stages(graph: fx.Graph, inside: Collection[fx.Node]) -> dict[fx.Node, tuple[int, bool]]:
-    """By node, how many times one goes from calls of rows to others on the way to it, and whether it is a call of rows.
+    """By node, its stage, and whether it is a call of rows: of the stages that it can have, that of the calls before it in the
+    graph, lest results be held for long.
 
     In the order of these pairs every node stands behind what it reads, and the calls of rows of a stage behind one another.
     """
-    stages: dict[fx.Node, tuple[int, bool]] = {}
+
+    def rises(source: fx.Node, reader: fx.Node) -> bool:
+        return source in inside and reader not in inside
+
+    first, last, stages = dict[fx.Node, int](), dict[fx.Node, int](), dict[fx.Node, tuple[int, bool]]()
     for node in graph.nodes:
-        before = (stages[source] for source in node.all_input_nodes)
-        within = node in inside
-        stages[node] = max((stage + (of_rows and not within) for stage, of_rows in before), default=0), within
+        first[node] = max((first[source] + rises(source, node) for source in node.all_input_nodes), default=0)
+    end, now = max(first.values()), 0
+    for node in reversed(graph.nodes):
+        last[node] = min((last[reader] - rises(node, reader) for reader in node.users), default=end)
+    for node in graph.nodes:
+        behind = max((stages[source][0] + rises(source, node) for source in node.all_input_nodes), default=0)
+        stage = behind if node.target is operator.getitem else min(last[node], max(behind, now))
+        stages[node] = stage, node in inside
+        now = max(now, stage)
     return stages
 
 
