@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch._dynamo.exc import UserError
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
+from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.export import recorded_at_all_sizes
 from mugraph.frontend.merged_rows import merged_rows
 from mugraph.frontend.symbolic_axis import SizeMatters, check_slices, with_sizes
@@ -23,7 +24,7 @@ def check(fn: Function, x: torch.Tensor) -> None:
     sizes = {0: torch.export.Dim("batch", min=2, max=64), 1: torch.export.Dim("length", min=2, max=512)}
     try:
         program = recorded_at_all_sizes(fn, (x,), {}, {0: sizes})
-    except (UserError, ConstraintViolationError) as error:  # it asks about sizes
+    except (UserError, ConstraintViolationError, UnsupportedOperator) as error:  # it asks about sizes
         raise SizeMatters(str(error)) from None
     for graph in (program.graph, program.run_decompositions().graph):
         check_slices(merged_rows(with_sizes(graph)))
