@@ -240,9 +240,16 @@ def _check_conditions(graph: torch.fx.Graph) -> None:
     sizes: Iterator[Any] = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
     environment = next((size.node.shape_env for size in sizes if isinstance(size, torch.SymInt)), None)
     for guard in () if environment is None else environment.guards:
-        same = guard.expr.is_Relational and guard.expr.rel_op == "==" and all(side.is_Symbol for side in guard.expr.args)
-        if len(guard.expr.free_symbols) > 1 and not same:
+        if len(guard.expr.free_symbols) > 1 and not _are_same(guard.expr):
             raise UnsupportedOperator(f"what it does depends on several sizes together: {guard.expr}")
+
+
+def _are_same(condition: Any) -> bool:
+    """Whether a condition says that two sizes are the same, or as much of both: `a + 1 == b + 1`."""
+    if not (condition.is_Relational and condition.rel_op == "=="):
+        return False
+    terms = (condition.lhs - condition.rhs).as_coefficients_dict()
+    return len(terms) == 2 and all(term.is_Symbol for term in terms) and sum(terms.values()) == 0
 
 
 class _Called(torch.nn.Module):
