@@ -229,7 +229,7 @@ CUDA_FAULTS = {
     ),
     "columns of another block": (r"\(int\)\(32 \* g0\)", "(int)(64 * (g0 % 64))", "errs in block 127 by"),
     "a wrong stride": (r"4096 \* \(long\)row", "4095 * (long)row", "misaligned|not aligned"),
-    "an iteration too few": (r"l < 4; \+\+l", "l < 3; ++l", "is still being copied when the block ends"),
+    "an iteration too few": (r"l < 4; \+\+l", "l < 3; ++l", "an asynchronous copy|still being copied"),
     "no barrier": (r"__syncthreads\(\);", "", "with no barrier between them|reads what nobody"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -430,7 +431,11 @@ print("read nothing behind the end")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="protects a page of memory")
 def test_nothing_is_read_behind_the_end() -> None:
-    runs = [subprocess.run([sys.executable, "-c", GUARDED, *more], capture_output=True, text=True) for more in ([], ["too far"])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", GUARDED, *more], env=environment, capture_output=True, text=True)
+        for more in ([], ["too far"])
+    ]
     assert (runs[0].returncode, runs[0].stdout) == (0, "read nothing behind the end\n"), runs[0].stderr
     assert runs[1].returncode != 0
 

@@ -245,7 +245,10 @@ def _check_conditions(graph: torch.fx.Graph) -> None:
 
 
 def _are_same(condition: Any) -> bool:
-    """Whether a condition says that two sizes are the same, or as much of both: `a + 1 == b + 1`."""
+    """Whether a condition says that two sizes are the same, in other words (`a + 1 == b + 1`) or among others, as where both are
+    broadcast."""
+    if condition.func.__name__ == "Or":  # of sympy, which PyTorch brings along
+        return any(map(_are_same, condition.args))
     if not (condition.is_Relational and condition.rel_op == "=="):
         return False
     terms = (condition.lhs - condition.rhs).as_coefficients_dict()
