@@ -316,3 +316,4 @@ def test_a_transform_that_is_broken_off_is_left() -> None:
     assert type(torch.ones(2) + 1) is torch.Tensor
     assert not torch._C._functorch.is_functorch_wrapped_tensor(torch.ones(2) + 1)
     assert trace(lambda x: x + 1, (X,)).graph.output_tensors[0].shape == (3, 4)
+    assert torch.equal(torch.func.jvp(lambda x: x * 2, (X,), (X,))[1], X * 2)

@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -329,6 +330,17 @@ def _transforms_left() -> Iterator[None]:
         torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         while forward_ad._current_level > level:
             forward_ad.exit_dual_level()  # type: ignore[no-untyped-call]
+        if level < 0 and sys.exc_info()[0] is not None:
+            _leave_forward_mode()
+
+
+def _leave_forward_mode() -> None:
+    """Leave a level of forward-mode differentiation that a graph entered by itself, of which PyTorch's Python does not know."""
+    try:
+        level = torch._C._enter_dual_level()
+    except RuntimeError:  # there is one: they do not nest
+        level = 0
+    torch._C._exit_dual_level(level=level)
 
 
 @contextlib.contextmanager
