@@ -461,12 +461,18 @@ def test_what_there_is_no_time_for_is_tried_in_whole_calls() -> None:
     assert Ways.of(kernels, Library("cpu", Store.of("off")), Deadline(0.0), silent).layouts == {kernels[0]: tuple(Layout)}
 
 
-def test_layers_with_the_most_work_are_timed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_and_large() -> tuple[LibraryKernel, ...]:
+    """The linear layers of a function, of which the second one has more work."""
+
     def layers(x: torch.Tensor, narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
         return F.linear(F.linear(x, narrow).relu(), wide)
 
     graph = recorded(layers, torch.randn(4, 64), torch.randn(8, 64), torch.randn(256, 8))
-    small, large = linear_layers(graph.module.graph.nodes, "cpu")
+    return linear_layers(graph.module.graph.nodes, "cpu")
+
+
+def test_layers_with_the_most_work_are_timed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = small_and_large()
     asked: list[LibraryKernel] = []
 
     def until_time_is_out(library: Library, kernel: LibraryKernel, deadline: Deadline) -> bool:
@@ -481,11 +487,7 @@ def test_layers_with_the_most_work_are_timed_first(monkeypatch: pytest.MonkeyPat
 def test_a_layer_that_takes_more_than_all_the_time_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of a second was left for layers, and the one with the most work, timed first, took fifteen."""
 
-    def layers(x: torch.Tensor, narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-        return F.linear(F.linear(x, narrow).relu(), wide)
-
-    graph = recorded(layers, torch.randn(4, 64), torch.randn(8, 64), torch.randn(256, 8))
-    small, large = linear_layers(graph.module.graph.nodes, "cpu")
+    small, large = small_and_large()
     measured: list[LibraryKernel] = []
 
     def times(kernel: LibraryKernel, deadline: Deadline) -> tuple[float, ...]:

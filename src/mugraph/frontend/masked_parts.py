@@ -26,7 +26,7 @@ from mugraph.frontend.attention import mask_of
 from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.masked_axis import KEEP_ZEROS, MaskedGraph, masked, name_of
 from mugraph.frontend.node_traits import mutates
-from mugraph.frontend.symbolic_axis import SizeMatters, dim_of, symbols_of
+from mugraph.frontend.symbolic_axis import SizeMatters, dim_of, symbols_of, varies
 from mugraph.frontend.torch_casts import tensors_of
 
 _HINT = 61
@@ -96,7 +96,7 @@ def computes_elsewhere(module: fx.GraphModule, parts: Sequence[MaskedPart]) -> b
     join elements."""
     others = {node for part in parts for node in part.nodes} | _of_positions(module.graph.nodes)
     calls = (node for node in module.graph.nodes if node.op == "call_function" and node not in others)
-    return any(_varies(node) and (name := name_of(node)) and name != "cat" and name not in KEEP_ZEROS for node in calls)
+    return any(varies(node) and (name := name_of(node)) and name != "cat" and name not in KEEP_ZEROS for node in calls)
 
 
 def with_parts(module: fx.GraphModule, parts: Sequence[Part], runs: Sequence[Run]) -> fx.GraphModule:
@@ -130,10 +130,6 @@ def _kind(node: fx.Node) -> str:
     return f"{value.dtype} {value.device} {['n' if symbols_of(size) else size for size in value.shape]}"
 
 
-def _varies(node: fx.Node) -> bool:
-    return any(symbols_of(tensor.shape) for tensor in tensors_of(node))
-
-
 def _of_positions(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """The calls that read no floating-point tensors but those that such calls make."""
     found = set[fx.Node]()
@@ -152,14 +148,14 @@ def _is_followed(node: fx.Node, output: fx.Node) -> bool:
     """Whether a call is on tensors of symbolic sizes, and gives none of these that the graph returns."""
     if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
         return False
-    if not tensors_of(node) or (_varies(node) and output in node.users):
+    if not tensors_of(node) or (varies(node) and output in node.users):
         return False
-    return _varies(node) or any(map(_varies, node.all_input_nodes)) or _takes_out(node)
+    return varies(node) or any(map(varies, node.all_input_nodes)) or _takes_out(node)
 
 
 def _takes_out(node: fx.Node) -> bool:
     """Whether a call takes one of the results of a call on tensors of symbolic sizes."""
-    return node.target is operator.getitem and any(map(_varies, node.all_input_nodes[0].all_input_nodes))
+    return node.target is operator.getitem and any(map(varies, node.all_input_nodes[0].all_input_nodes))
 
 
 def _connected(nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
@@ -193,7 +189,7 @@ def _part(nodes: list[fx.Node], position: dict[fx.Node, int]) -> MaskedPart:
         raise SizeMatters("several results at once go in or out")
     if any(owner_of(node) not in inside for node in outputs):
         raise SizeMatters("a result shares memory with what is read")
-    if any(_varies(node) and not node.meta["val"].is_contiguous() for node in outputs):
+    if any(varies(node) and not node.meta["val"].is_contiguous() for node in outputs):
         raise SizeMatters("a result of symbolic size is not contiguous")
     try:
         original = _with_one_symbol(nodes, inputs, outputs)

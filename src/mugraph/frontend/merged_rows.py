@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mugraph.frontend.masked_axis import name_of
 from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, check_slices, symbols_of
+from mugraph.frontend.torch_casts import tensors_of
 
 _HINT = 61
 """The number of rows at which a graph is recorded with a symbol, no more common than others."""
@@ -114,7 +115,7 @@ def pairs_of_results(graph: fx.Graph, merged: fx.Graph) -> tuple[int | None, ...
 def _results(graph: fx.Graph) -> list[torch.Tensor]:
     (output,) = (node for node in graph.nodes if node.op == "output")
     nodes = [node for node in tree_leaves(output.args) if isinstance(node, fx.Node)]
-    return [tensor for node in nodes for tensor in _tensors(node.meta.get("val"))]
+    return [tensor for node in nodes for tensor in tensors_of(node)]
 
 
 def _symbols(graph: fx.Graph) -> _Symbols:
@@ -123,7 +124,7 @@ def _symbols(graph: fx.Graph) -> _Symbols:
     if len(symbols) != 2:
         raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and two are wanted")
     for node in graph.nodes:
-        for tensor in _tensors(node.meta.get("val")) if node.op == "placeholder" else ():
+        for tensor in tensors_of(node) if node.op == "placeholder" else ():
             sizes: list[Any] = [_expression(size) for size in tensor.shape if symbols_of(size)]
             if len(sizes) == 2 and {*sizes} == symbols:
                 return _Symbols(*sizes)
@@ -169,7 +170,7 @@ class _Merging:
 
     def renumber(self, node: fx.Node, copy: fx.Node) -> None:
         """Let a call name the dimensions that its operands have now."""
-        operand = next((tensor for source in node.all_input_nodes for tensor in _tensors(source.meta.get("val"))), None)
+        operand = next((tensor for source in node.all_input_nodes for tensor in tensors_of(source)), None)
         place = None if operand is None else self.symbols.place(operand)
         if operand is None or place is None or place[1] == 1:
             return
@@ -200,14 +201,10 @@ def _check_followed(node: fx.Node) -> None:
 
 def _has_rows(node: fx.Node) -> bool:
     """Whether a call gives tensors, and gives or reads some of symbolic sizes."""
-    made = _tensors(node.meta.get("val"))
-    read = [tensor for source in node.all_input_nodes for tensor in _tensors(source.meta.get("val"))]
+    made = tensors_of(node)
+    read = [tensor for source in node.all_input_nodes for tensor in tensors_of(source)]
     return bool(made) and any(symbols_of(tensor.shape) for tensor in (*made, *read))
 
 
 def _expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]

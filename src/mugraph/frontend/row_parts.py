@@ -19,7 +19,7 @@ from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.library import is_constant, mark_constant
 from mugraph.frontend.merged_rows import RowCalls, moves
 from mugraph.frontend.node_traits import mutates
-from mugraph.frontend.symbolic_axis import SizeMatters, symbols_of, with_sizes
+from mugraph.frontend.symbolic_axis import SizeMatters, symbols_of, varies, with_sizes
 from mugraph.frontend.torch_casts import draws_random_numbers, tensors_of
 
 
@@ -75,7 +75,7 @@ def _calls_of_rows(graph: fx.Graph, calls: Iterable[fx.Node]) -> set[fx.Node]:
         if node.target is operator.getitem:
             if node.all_input_nodes[0] in found:
                 found.add(node)
-        elif _varies(node) and all(map(_is_contiguous, (node, *node.all_input_nodes))) and rows.has(node):
+        elif varies(node) and all(map(_is_contiguous, (node, *node.all_input_nodes))) and rows.has(node):
             found.add(node)
     return found
 
@@ -164,12 +164,8 @@ def _is_number_of_numbers(node: fx.Node) -> bool:
 def _is_view_of_a_fixed_argument(node: fx.Node) -> bool:
     """Whether a node is one that is the same at all sizes: neither of what varies nor at a place that a size decides."""
     owner = owner_of(node)
-    given = owner is not node and owner.op != "call_function" and not _varies(owner)
-    return given and bool(tensors_of(node)) and all(map(tensors_of, node.all_input_nodes)) and not _varies(node)
-
-
-def _varies(node: fx.Node) -> bool:
-    return any(symbols_of(tensor.shape) for tensor in tensors_of(node))
+    given = owner is not node and owner.op != "call_function" and not varies(owner)
+    return given and bool(tensors_of(node)) and all(map(tensors_of, node.all_input_nodes)) and not varies(node)
 
 
 def _is_contiguous(node: fx.Node) -> bool:

@@ -20,6 +20,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from mugraph.errors import MugraphError
+from mugraph.frontend.torch_casts import tensors_of
 
 Axis = int | None
 """The dimension that a tensor has of the axis, if any. Its size is c times the symbol s, in m stretches (`stretches_of`) with
@@ -43,14 +44,12 @@ def check_slices(graph: fx.Graph) -> None:
         raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and one is wanted")
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr"):
-            for tensor in _tensors(node.meta.get("val")):
+            for tensor in tensors_of(node):
                 axis_of(tensor)
         elif node.op == "call_function":
             check_call(node, _is_multiple)
         elif node.op == "output":
-            if any(
-                symbols_of(source.meta.get("val")) and not _tensors(source.meta.get("val")) for source in node.all_input_nodes
-            ):
+            if any(symbols_of(source.meta.get("val")) and not tensors_of(source) for source in node.all_input_nodes):
                 raise SizeMatters("a number that depends on the size is returned")
             if any(stretches_of(source) > 1 for source in node.all_input_nodes):
                 raise SizeMatters("slices are no neighbours in what is returned")
@@ -115,7 +114,7 @@ def _check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
         raise SizeMatters("it is no operator of ATen")
     call = Call.of(node)
     call.check_numbers(is_size)
-    results = _tensors(value)
+    results = tensors_of(node)
     varies = node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # from call to call
     if not varies and not any(symbols_of(tensor) for tensor in (*call.operands, *results)):
         return
@@ -187,14 +186,12 @@ class Call:
     @property
     def operands(self) -> list[torch.Tensor]:
         """All operands that are tensors."""
-        return [tensor for source in self.node.all_input_nodes for tensor in _tensors(source.meta.get("val"))]
+        return [tensor for source in self.node.all_input_nodes for tensor in tensors_of(source)]
 
     @property
     def stretches(self) -> int:
         """The stretches of the axis in all operands that have it; raises SizeMatters where these differ."""
-        sources = [
-            source for source in self.node.all_input_nodes if any(dim_of(each) is not None for each in _tensors_of(source))
-        ]
+        sources = [source for source in self.node.all_input_nodes if any(dim_of(each) is not None for each in tensors_of(source))]
         counts = {stretches_of(source) for source in sources}
         if len(counts) > 1:
             raise SizeMatters("its operands have slices in different orders")
@@ -203,7 +200,7 @@ class Call:
     @property
     def result(self) -> torch.Tensor:
         """The first result."""
-        return _tensors(self.node.meta["val"])[0]
+        return tensors_of(self.node)[0]
 
     def without(self, *names: str) -> None:
         """Raise SizeMatters where one of these operands has the axis."""
@@ -521,12 +518,13 @@ def _rule(target: torch._ops.OpOverload) -> Rule:
     raise SizeMatters("it is not known to do the same to every slice")
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [part for part in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(part, torch.Tensor)]
+def _tensors_of(operand: Any) -> list[torch.Tensor]:
+    return tensors_of(operand) if isinstance(operand, fx.Node) else []
 
 
-def _tensors_of(leaf: Any) -> list[torch.Tensor]:
-    return _tensors(leaf.meta.get("val")) if isinstance(leaf, fx.Node) else []
+def varies(node: fx.Node) -> bool:
+    """Whether a size of a tensor that a node gives is symbolic."""
+    return any(symbols_of(tensor.shape) for tensor in tensors_of(node))
 
 
 def symbols_of(value: Any) -> frozenset[Any]:

@@ -126,6 +126,9 @@ def test_reductions_and_conversions_agree_with_the_emulator(element: str) -> Non
 
 
 hopper = pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="needs sm_90")
+warp_groups = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9, reason="wgmma is an instruction of sm_90 alone"
+)
 
 
 @hopper
@@ -136,14 +139,17 @@ def test_bulk_copies_arrive_whole() -> None:
     torch.testing.assert_close(result, x.sum(1))
 
 
-@pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9, reason="wgmma is an instruction of sm_90 alone"
-)
+def group_factors(matrix: SharedMatrix, element: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random factors for a warp group, of which the right one is as wide as a matrix in shared memory."""
+    left, right = torch.randn(GROUP_ROWS, GROUP_DEPTH), torch.randn(GROUP_DEPTH, matrix.columns)
+    return left.to(ELEMENTS[element]), right.to(ELEMENTS[element])
+
+
+@warp_groups
 @pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])
 @pytest.mark.parametrize("matrix", SHARED_MATRICES, ids=str)
 def test_warp_groups_find_matrices_where_the_emulator_does(matrix: SharedMatrix, element: str) -> None:
-    left, right = torch.randn(GROUP_ROWS, GROUP_DEPTH), torch.randn(GROUP_DEPTH, matrix.columns)
-    left, right = left.to(ELEMENTS[element]), right.to(ELEMENTS[element])
+    left, right = group_factors(matrix, element)
     image = torch.from_numpy(matrix.image(right.view(torch.uint16).numpy())).cuda()
     on_gpu, result = left.cuda(), torch.full((GROUP_ROWS, matrix.columns), float("nan"), device="cuda")
     launch = load(matrix.kernel(element), "group_product", matrix.shape)
@@ -151,14 +157,11 @@ def test_warp_groups_find_matrices_where_the_emulator_does(matrix: SharedMatrix,
     torch.testing.assert_close(result.cpu(), left.float() @ right.float(), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9, reason="wgmma is an instruction of sm_90 alone"
-)
+@warp_groups
 @pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])
 @pytest.mark.parametrize("matrix", SHARED_MATRICES, ids=str)
 def test_warp_groups_find_left_factors_where_the_emulator_does(matrix: SharedMatrix, element: str) -> None:
-    left, right = torch.randn(GROUP_ROWS, GROUP_DEPTH), torch.randn(GROUP_DEPTH, matrix.columns)
-    left, right = left.to(ELEMENTS[element]), right.to(ELEMENTS[element])
+    left, right = group_factors(matrix, element)
     images = [
         torch.from_numpy(place.image(factor.contiguous().view(torch.uint16).numpy())).cuda()
         for place, factor in ((LEFT_MATRIX, left.T), (matrix, right))

@@ -40,6 +40,14 @@ def test_products_of_every_layout(matrix: SharedMatrix) -> None:
     assert error < 1e-4
 
 
+def assert_noticed(shown: Emulation, error: float, fault: Fault | None) -> None:
+    """Assert that a planted fault is a finding of its kind, or, where it has none, makes the product wrong."""
+    if fault is None:
+        assert not error < 0.1
+    else:
+        assert fault in {finding.fault for finding in shown.findings}
+
+
 def beside_left(matrix: SharedMatrix, source: str, element: str = "bf16_t") -> tuple[Emulation, float]:
     """The same of a kernel whose left factor lies in shared memory, too."""
     generator = torch.Generator().manual_seed(0)
@@ -77,10 +85,7 @@ LEFT_FAULTS: dict[str, tuple[str, str, Fault | None]] = {
 def test_faults_in_left_factors_are_reported_or_give_wrong_results(name: str) -> None:
     old, new, fault = LEFT_FAULTS[name]
     shown, error = beside_left(PLAIN, changed(PLAIN.kernel_beside_left("bf16_t"), old, new))
-    if fault is None:
-        assert not error < 0.1
-    else:
-        assert fault in {finding.fault for finding in shown.findings}
+    assert_noticed(shown, error, fault)
 
 
 @pytest.mark.parametrize("columns", SIZES)
@@ -129,7 +134,4 @@ FAULTS: dict[str, tuple[str, str, Fault | None]] = {
 def test_planted_faults_are_reported_by_kind_or_give_wrong_results(name: str) -> None:
     old, new, fault = FAULTS[name]
     shown, error = run(PLAIN, changed(PLAIN.kernel("bf16_t"), old, new))
-    if fault is None:
-        assert not error < 0.1
-    else:
-        assert fault in {finding.fault for finding in shown.findings}
+    assert_noticed(shown, error, fault)
