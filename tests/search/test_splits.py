@@ -47,7 +47,7 @@ def short_attention() -> Graph:
 @functools.cache
 def in_two(program: Graph) -> list[Graph]:
     """The candidates of a program that are two kernels."""
-    found = search(program, IDLE, budget=4).candidates
+    found = search(program, IDLE, options=Options(max_kernels=2), budget=60).candidates
     return [candidate.graph for candidate in found if len(candidate.graph.kernels()) == 2]
 
 
@@ -137,7 +137,7 @@ def test_partial_results_of_an_unnormalised_exponential_are_not_shifted() -> Non
 def test_blocks_of_split_attention_loop_over_their_own_keys() -> None:
     program = attention(1, 128, 4)
     small = dataclasses.replace(IDLE, shared_memory_bytes=400)
-    found = [candidate.graph for candidate in search(program, small, budget=5).candidates]
+    found = [candidate.graph for candidate in search(program, small, options=Options(max_kernels=2), budget=60).candidates]
     looped = [graph for graph in found if len(graph.kernels()) == 2 and _loop(graph.kernels()[0]) > 1]
     assert any("accumulate_rescaled" in {node.op for _, node in graph.walk()} for graph in looped)
     (wanted,) = outputs(program)
