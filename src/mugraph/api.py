@@ -397,14 +397,21 @@ def verify(
     deadline = reading(Deadline(budget), silent, fn_a, fn_b)
     try:
         pair = compared(fn_a, fn_b, example_inputs, for_all_weights=for_all_weights)
-    except (InvalidInput, UnsupportedOperator):
+    except (InvalidInput, UnsupportedOperator) as refused:
         named = isinstance(fn_a, Program | Graph) or isinstance(fn_b, Program | Graph) or example_inputs is None
         if named or for_all_weights or not (callable(fn_a) and callable(fn_b)):
             raise
         from mugraph.pieces.comparing import verified_in_pieces
 
-        given = (fn_a, fn_b), example_inputs
-        return verified_in_pieces(*given, properties=properties, max_error=max_error, seed=seed, deadline=deadline)
+        return verified_in_pieces(
+            (fn_a, fn_b),
+            example_inputs,
+            properties=properties,
+            max_error=max_error,
+            seed=seed,
+            deadline=deadline,
+            refusal=str(refused),
+        )
     if pair.mismatch is not None:
         verdict = mismatched(pair.left, pair.right, Counterexample(pair.mismatch), max_error, seed)
     else:

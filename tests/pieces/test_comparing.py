@@ -133,6 +133,12 @@ PAIRS = {
         floats((1, 3, 4), (3, 3)),
         UNDECIDED,
     ),
+    "attention that sees one key more": Pair(
+        lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True),
+        lambda q: (q @ q.transpose(-2, -1) / 2 + torch.full((4, 4), -torch.inf).triu(2)).softmax(-1) @ q,
+        floats((1, 4, 4)),
+        DIFFERENT,
+    ),
 }
 
 
@@ -160,6 +166,14 @@ def test_what_was_taken_for_granted_is_said() -> None:
         "what PyTorch computes by logcumsumexp of equal operands is equal"
     )
     assert verdict.certificate.to_json()["accepted"]
+
+
+def test_an_undecided_question_says_why_the_functions_are_not_compared_as_wholes() -> None:
+    large = torch.full((4, 4), -1e9).triu(1)
+    verdict = mugraph.verify(lambda x: (x + MASKS[0]).softmax(-1), lambda x: (x + large).softmax(-1), floats((4, 4))())
+    assert verdict.outcome == UNDECIDED
+    assert "part by part, for tensor" in verdict.reason
+    assert "holds infinities" in verdict.reason
 
 
 def test_weights_of_one_function_have_their_values() -> None:

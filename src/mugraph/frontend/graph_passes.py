@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.frontend.attention import is_boolean_mask, mask_of
 from mugraph.frontend.node_traits import SPLITS, mutates
 from mugraph.frontend.permuted_blocks import TINY_MATRIX, Blocks, arranged
+from mugraph.frontend.torch_casts import arguments_by_name
 
 Number = int | float | bool
 
@@ -499,6 +500,4 @@ def _part(node: fx.Node, dim: int) -> _Part | None:
 
 def arguments_of_call(node: fx.Node) -> tuple[Any, ...]:
     """All arguments that an operator of torch is called with, in the order of its schema."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    given = node.kwargs | dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
-    return tuple(given.get(argument.name, argument.default_value) for argument in node.target._schema.arguments)
+    return tuple(arguments_by_name(node).values())

@@ -6,6 +6,7 @@ Whether a cast rounds depends on the whole graph, so `note_roundings` leaves the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import fx
@@ -82,9 +83,24 @@ def computes_stored(node: fx.Node) -> DType | None:
     return DTYPES[stored.pop()] if computed else None
 
 
+_DROPPING = {"dropout": 0, "dropout_p": 0, "train": False, "training": False}
+"""Arguments with which operators that may draw random numbers draw none."""
+
+
+def arguments_by_name(node: fx.Node) -> dict[str, Any]:
+    """All arguments that an operator of torch is called with, by name, in the order of its schema."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    arguments = node.target._schema.arguments
+    given = node.kwargs | dict(zip((argument.name for argument in arguments), node.args, strict=False))
+    return {argument.name: given.get(argument.name, argument.default_value) for argument in arguments}
+
+
 def draws_random_numbers(node: fx.Node) -> bool:
     """Whether what a call gives is drawn anew each time."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    given = arguments_by_name(node)
+    return not any(given.get(name) == none for name, none in _DROPPING.items())
 
 
 def note_roundings(graph: fx.Graph, numbers: Collection[str] = ()) -> None:

@@ -77,8 +77,9 @@ def verified_in_pieces(
     max_error: float = 2**-40,
     seed: int | None = None,
     deadline: Deadline,
+    refusal: str,
 ) -> Verdict:
-    """The answer for two functions that PyTorch can record, of which one at least is no program as a whole.
+    """The answer for two functions that PyTorch can record and that are not compared as wholes: `refusal` says why.
 
     Raises what `mugraph.verify` raises for functions that cannot be recorded.
     """
@@ -87,7 +88,7 @@ def verified_in_pieces(
     mismatch = first.different_arguments(second) or first.different_results(second)
     if mismatch is not None:
         return _verdict(first, second, Outcome.DIFFERENT, mismatch, max_error, drawn, Counterexample(mismatch))
-    return _Comparison((first, second), tuple(properties), max_error, drawn, deadline).verdict()
+    return _Comparison((first, second), tuple(properties), max_error, drawn, deadline, refusal).verdict()
 
 
 @dataclass(eq=False)
@@ -190,6 +191,7 @@ class _Comparison:
     max_error: float
     seed: int
     deadline: Deadline
+    refusal: str
     numbers: Iterator[int] = field(default_factory=itertools.count)
     kinds: dict[Variable, torch.Tensor] = field(default_factory=dict)
     """By variable, a tensor without data."""
@@ -219,7 +221,8 @@ class _Comparison:
         if found is not None:
             return _verdict(first, second, Outcome.DIFFERENT, str(found), self.max_error, self.seed, found, self._question())
         own = dict.fromkeys(name_of(node) for side in self.sides for node in side.unknown_calls())
-        reason = f"undecided: result {unlike} is not shown to be equal, with calls of {', '.join(own)} that are no programs"
+        missing = f"with calls of {', '.join(own)} that are no programs" if own else f"part by part, for {self.refusal}"
+        reason = f"undecided: result {unlike} is not shown to be equal, {missing}"
         return _verdict(first, second, Outcome.UNDECIDED, reason, self.max_error, self.seed, question=self._question())
 
     def equal(self, one: Place, other: Place) -> bool:
