@@ -116,6 +116,11 @@ def test_sizes_may_vary() -> None:
     assert len(symbols) == 1, "the last graph is right for all numbers of rows"
 
 
+def test_a_size_that_varies_may_be_broadcast() -> None:
+    sizes = ((torch.randn(batch, 6, 32), torch.randn(batch, 6, 32)) for batch in (2, 7))
+    both(lambda x, y: nn.functional.normalize(torch.lerp(x, y.mean(1, keepdim=True), 0.3), dim=0), *sizes, dynamic=True)
+
+
 def test_equal_calls_are_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     template = unittest.mock.Mock(wraps=capture._Recorder)
     monkeypatch.setattr(capture, "_Recorder", template)

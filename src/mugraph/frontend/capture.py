@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -28,6 +29,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from mugraph.errors import UnsupportedOperator
+from mugraph.frontend.fused_layers import FUNCTIONS, WRITTEN_OUT
 from mugraph.frontend.node_traits import is_static
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset(
@@ -172,9 +174,13 @@ class _Recorder(TorchDispatchMode):
             raise UnsupportedOperator(f"{func} is called for what it does")
         with self:
             decomposed = func.decompose(*args, **kwargs)
+        if decomposed is NotImplemented and func in WRITTEN_OUT:
+            with self:
+                decomposed = WRITTEN_OUT[func](*args, **kwargs)
         if decomposed is not NotImplemented:
             return decomposed
-        result = func(*args, **kwargs)
+        with enable_python_dispatcher():  # without it some shapes that vary are not broadcast
+            result = func(*args, **kwargs)
         if func is _DETACH:  # without gradients another name for its operand
             self._known(result, self._node(args[0]))
             return result
@@ -301,7 +307,7 @@ def _is_pure(target: Callable[..., Any]) -> bool:
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
     of_python = target is getattr or getattr(operator, getattr(target, "__name__", ""), None) is target
-    return of_python or target in _FACTORIES or target in _tensor_functions()
+    return of_python or target in _FACTORIES | FUNCTIONS or target in _tensor_functions()
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.composites import fewer_overrides
+from mugraph.frontend.fused_layers import WRITTEN_OUT
 from mugraph.frontend.in_place import WRITTEN_OVER
 from mugraph.frontend.kept_tensors import Held, Made
 from mugraph.frontend.objects import leaves_of
@@ -302,7 +303,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     table: Mapping[Any, Callable[..., Any]] = default_decompositions()
     kept = ROWS.keys() | _KEPT
     own = {op: table[op] for op in table if op.overloadpacket.__name__ not in kept}
-    return {**own, **WRITTEN_OVER}
+    return {**own, **WRITTEN_OVER, **WRITTEN_OUT}
 
 
 def _explained(name: str, error: Exception | SystemExit) -> MugraphError:

@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.frontend.capture import captured
+from mugraph.frontend.fused_layers import WRITTEN_OUT
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.in_place import WRITTEN_OVER, changes_written, values_behind, with_changes_returned
 from mugraph.frontend.library import mark_constant
@@ -192,7 +193,7 @@ def backend(
         fw_compiler=_with_gradients,
         inference_compiler=inference,
         keep_inference_input_mutations=True,
-        decompositions=dict(WRITTEN_OVER),
+        decompositions={**WRITTEN_OVER, **WRITTEN_OUT},
     )
     return compiler(module, example_inputs)
 
