@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from mugraph import Program
 from mugraph.devices import device_for
 from mugraph.ir import DType, Graph
 from mugraph.search import SearchResult, SearchSpace, search
+from mugraph.search.closure.tiers import Tier
 from mugraph.search.constraints import EVERYTHING
+from mugraph.search.driver import Search
 from mugraph.search.scheduling.masks import Mask
 from mugraph.selection.inputs import hidden_elements
 from mugraph.selection.whole_programs import OptimizationSettings, program_problem
@@ -72,6 +75,16 @@ def test_nothing_changes_without_hidden_tiles() -> None:
         {"mask": np.ones((3, 3), bool)},
     ):
         assert [(candidate.graph, candidate.cost) for candidate in found(hidden).candidates] == plain
+
+
+def test_no_plan_is_below_the_roofline_where_iterations_are_left_out() -> None:
+    tile = np.arange(TOKENS) // 16
+    apart = tile[:, None] != tile
+    run = Search(masked_attention(), device_for("cpu"), hidden={"mask": apart})
+    best = min(plan.seconds for plan in run.plans.single(run.axes, Tier.OPAQUE_SUMS, run.produces))
+    rooflines = [run.plans.roofline, replace(run.plans.roofline, running=1.0)]
+    masked, unmasked = (roofline.of(run.axes, run.produces) for roofline in rooflines)
+    assert masked <= best < unmasked
 
 
 def test_devices_whose_kernels_run_every_iteration_pay_for_it() -> None:

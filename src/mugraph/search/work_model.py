@@ -54,7 +54,7 @@ class WorkModel:
         """Seconds per point of an operator's iteration space; of a load, per element read from `source`."""
         if source is not None:
             return self.widths[source] / self.memory_bandwidth
-        return _flops(op) / (self.matmul_flops if op in _PRODUCTS else self.vector_flops)
+        return operations(op) / (self.matmul_flops if op in _PRODUCTS else self.vector_flops)
 
     def of_edge(self, closure: Closure, edge: Edge) -> float:
         """Seconds of one edge of a closure."""
@@ -84,7 +84,7 @@ class _Kind(NamedTuple):
 
 
 @cache
-def _flops(op: str) -> float:
+def operations(op: str) -> float:
     """Operations per point of an operator."""
     if op in _PRODUCTS:
         return 2.0

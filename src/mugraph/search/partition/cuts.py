@@ -108,12 +108,15 @@ class CutSpace:
     """The cuts of one derivation whose outputs are `produces`; `pruned` counts what their rooflines excluded.
 
     `digests` tell what tensors its terms are, whatever derivation they are of; without them every term is a tensor of its own.
+    Rooflines count its functions where it is `one_of_all` derivations, each of which is cut: launches are searched for all of
+    theirs, and one with fewer functions is a launch of another derivation.
     """
 
     program: AxisProgram
     roofline: Roofline
     produces: tuple[int, ...]
     digests: Sequence[object] = ()
+    one_of_all: bool = False
     pruned: int = 0
     _visited: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _floors: dict[tuple[Group, int, int], float] = field(default_factory=dict)
@@ -133,9 +136,12 @@ class CutSpace:
             else roofline.transfer(elements(program, index), dtypes.get(index, roofline.dtype))
             for index, term in enumerate(program.terms)
         ]
-        self.computes = [roofline.compute(program, term, alone=False) for term in program.terms]
-        self.computes_alone = [roofline.compute(program, term, alone=True) for term in program.terms]
-        self.products = [term for term, seconds in enumerate(self.computes) if seconds]
+        functions = [roofline.function(program, term) if self.one_of_all else 0.0 for term in program.terms]
+        self.computes, self.computes_alone = (
+            [roofline.compute(program, term, alone) + own for term, own in zip(program.terms, functions, strict=True)]
+            for alone in (False, True)
+        )
+        self.computing = [term for term, seconds in enumerate(self.computes) if seconds]
         computed = sum(1 << index for index, term in enumerate(program.terms) if term.op != "load" and not term.is_constant)
         self.computed_operands = [_mask(term.inputs) & computed for term in program.terms]
         self.before = _ancestors(program)
@@ -183,10 +189,10 @@ class CutSpace:
         read = _mask(stored)
         written = read | _mask(self.outputs)
 
-        def alone(product: int) -> bool:
-            return bool(written >> product & 1) and not self.computed_operands[product] & ~read
+        def alone(term: int) -> bool:
+            return bool(written >> term & 1) and not self.computed_operands[term] & ~read
 
-        return sum((self.computes_alone if alone(product) else self.computes)[product] for product in self.products)
+        return sum((self.computes_alone if alone(term) else self.computes)[term] for term in self.computing)
 
     def groupings(self, stored: Group, launches: int) -> Iterator[tuple[Group, ...]]:
         """The ways to share out the stored tensors and the outputs among 2 to `launches` launches.

@@ -1,4 +1,5 @@
-"""Lower bounds of launches: each tensor crosses device memory once, contractions run at the best rate there is.
+"""Lower bounds of launches: each tensor crosses device memory once, contractions run at the best rate there is, and functions are
+applied to every element.
 
 No kernel the cost model (`mugraph.search.scheduling.cost_table`) knows for a derivation is predicted to be faster, so what such a
 bound prunes could not have won.
@@ -6,17 +7,21 @@ bound prunes could not have won.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mugraph.algebra.linearity import is_linear
 from mugraph.devices import Device
 from mugraph.ir.axes import AxisProgram, AxisSet, Term
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
+from mugraph.ir.ops import OPERATORS
 from mugraph.search.closure.sketch import Sketch, sums
 from mugraph.search.scheduling.cost_table import NOT_HIDDEN
+from mugraph.search.work_model import operations
 
 LIBRARY_EFFICIENCY = 0.8
 """Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
@@ -57,11 +62,15 @@ def library_seconds(device: Device, dtype: DType, rows: int, columns: int, depth
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Seconds of memory traffic, arithmetic and launches on a device; products are of elements of `dtype`."""
+    """Seconds of memory traffic, arithmetic and launches on a device; products are of elements of `dtype`.
+
+    Kernels run at least a share `running` of the iterations of their loops: masks hide the others.
+    """
 
     device: Device
     dtype: DType
     tensor_of: Callable[[int], Tensor]
+    running: float = 1.0
 
     def seconds(self, memory: float, compute: float, launches: int = 1) -> float:
         """All launches together; `memory` and `compute` are sums of their seconds. Never more than the sum of each one's."""
@@ -81,9 +90,15 @@ class Roofline:
         if term.op != "contract":
             return 0.0
         library = self.library_efficiency(program, term) if alone else 0.0
-        return flops(program, term) / (
-            max(self.device.product_efficiency, library) * self.device.matmul_flops[self.dtype.of_arithmetic]
-        )
+        efficiency = max(self.device.product_efficiency, library)
+        return self.running * flops(program, term) / (efficiency * self.device.matmul_flops[self.dtype.of_arithmetic])
+
+    def function(self, program: AxisProgram, term: Term) -> float:
+        """The arithmetic of one term that every kernel with this operator does at each point; 0 of all others."""
+        if not is_function(program, term):
+            return 0.0
+        points = math.prod(program.sizes[axis] for axis in term.axes)
+        return self.running * points * operations(term.op) / self.device.vector_flops
 
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
@@ -101,7 +116,7 @@ class Roofline:
         """No two launches or more that a derivation is cut into take less; products run at most at `efficiency`."""
         read = sum(map(self.reading, {leaf.source for leaf in sketch.leaves}))
         products = sum(2.0 * math.prod(program.sizes[axis] for axis in axes) for axes in _products(sketch))
-        compute = products / (efficiency * self.device.matmul_flops[self.dtype.of_arithmetic])
+        compute = self.running * products / (efficiency * self.device.matmul_flops[self.dtype.of_arithmetic])
         return self.seconds(read + self.writing(program, produces), compute, launches=2)
 
     def memory(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
@@ -125,6 +140,18 @@ def _products(sketch: Sketch) -> tuple[AxisSet, ...]:
         if step.op in ("contract", "concat_contract")
         for axes in sums(step.op, step.reduced, [sketch.steps[operand].axes for operand in step.inputs])
     )
+
+
+def is_function(program: AxisProgram, term: Term) -> bool:
+    """Whether a term is an elementwise operator that is linear in none of its operands, nor in several together.
+
+    A for-loop may apply others once to a sum of slices, which has fewer points than the term.
+    """
+    if term.op not in OPERATORS or not OPERATORS[term.op].elementwise or not term.inputs:
+        return False
+    tensors = [position for position, operand in enumerate(term.inputs) if not program.terms[operand].is_constant]
+    some = itertools.chain.from_iterable(itertools.combinations(tensors, count) for count in range(1, len(tensors) + 1))
+    return not any(is_linear(term.op, positions) for positions in some)
 
 
 def flops(program: AxisProgram, product: Term) -> float:

@@ -26,6 +26,7 @@ from mugraph.search.partition.lower_bounds import Roofline, flops, library_secon
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
 from mugraph.search.scheduling.cost import SketchCost
+from mugraph.search.scheduling.masks import least_share
 
 CUT_GAIN = 0.9
 """Every cut is tried whose roofline is below this share of the best plan known."""
@@ -152,7 +153,8 @@ class PlanSearch:
     memo: dict[tuple[AxisProgram, Tier, int, tuple[int, ...]], tuple[float, list[Plan]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.roofline = Roofline(self.kernels.device, self.kernels.dtype, self.kernels.tensor_of)
+        kernels = self.kernels
+        self.roofline = Roofline(kernels.device, kernels.dtype, kernels.tensor_of, least_share(kernels.masks))
 
     @property
     def cuts_until(self) -> float:

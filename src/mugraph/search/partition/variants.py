@@ -160,7 +160,7 @@ class Variants:
         context = Context.of(self.program, None)
         values = TinyInputs(self.seed).evaluate(form, context, NestingArithmetic(seed=self.seed))
         digests = [hashlib.blake2b(repr(value.p.shape).encode() + value.p.tobytes()).digest() for value in values]
-        return CutSpace(form, self.roofline, self.produces, digests)
+        return CutSpace(form, self.roofline, self.produces, digests, one_of_all=self.parts is None)
 
     def _derived(self) -> Iterator[Bounded]:
         for sketch in self.sketches:

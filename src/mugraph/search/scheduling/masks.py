@@ -58,6 +58,11 @@ Masks = Mapping[int, Mask]
 """Masks by the number of the input."""
 
 
+def least_share(masks: Masks) -> float:
+    """The least share of its iterations that any sketch has to run under any schedule, as `running_shares` has it."""
+    return min((mask.share(*mask.shape[-2:]) for mask in masks.values()), default=1.0)
+
+
 def running_shares(sketches: Sequence[Sketch], schedules: Schedules, masks: Masks) -> tuple[Floats, Indices]:
     """What share of its iterations a sketch has to run under each schedule: of each kind of sketches, of shape
     [kinds, grids, loop counts], and the kind of each sketch, of shape [sketches]."""
