@@ -30,7 +30,7 @@ from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.constraints import EVERYTHING, SearchSpace
 from mugraph.search.executors import Workers, executor_for
 from mugraph.search.kernels import KernelSearch, ScheduledSketch
-from mugraph.search.partition.cuts import SHARED_OUT
+from mugraph.search.partition.cuts import SHARED_OUT, most_stored
 from mugraph.search.partition.padding import worthwhile_paddings
 from mugraph.search.partition.plans import CUT_GAIN, Library, Plan, PlanSearch, Stage
 from mugraph.search.partition.rounding_model import Rehearsal
@@ -425,8 +425,8 @@ def left_out(program: AxisProgram, loop_axes: Sequence[int], kernels: int) -> It
     if kernels > 1 and program.reductions:
         yield "partial results of partial results, and of one axis more than two ways to share it out"
     if kernels > 1 and sum(bool(term.inputs) for term in program.terms) > 1:
-        yield f"{kernels} or more tensors stored between up to {kernels} kernels, some of which make several of them"
-    if len(program.outputs) + kernels - 1 > SHARED_OUT:
+        yield f"more than {most_stored(kernels)} tensors stored between up to {kernels} kernels, some of which make several"
+    if len(program.outputs) + most_stored(kernels) > SHARED_OUT:
         yield f"some of the ways to share out more than {SHARED_OUT} stored tensors and outputs among kernels"
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,6 +22,9 @@ from mugraph.search.partition.lower_bounds import Roofline, elements
 
 SHARED_OUT = 6
 """Up to so many stored tensors and outputs, all ways to share them out among launches are tried."""
+
+_STORED = 4
+"""Up to so many tensors are stored between however few launches, some of which then make several."""
 
 Group = tuple[int, ...]
 """Terms that one launch makes."""
@@ -93,6 +98,11 @@ def _commutes(term: Term) -> bool:
     return term.op == "contract" or (term.op in OPERATORS and OPERATORS[term.op].commutative)
 
 
+def most_stored(launches: int) -> int:
+    """How many tensors cuts into up to so many launches store: a few, and one for each launch but the last."""
+    return max(launches - 1, _STORED)
+
+
 def stored_slots(program: AxisProgram, term: int) -> Slots:
     """Dimensions of a stored tensor: its axes."""
     return tuple((axis,) for axis in sorted(program.terms[term].axes))
@@ -148,17 +158,17 @@ class CutSpace:
         self.tensors = sum(1 << index for index, term in enumerate(program.terms) if not term.is_constant)
 
     def cuts(self, launches: int, bound: Callable[[], float]) -> Iterator[Cut]:
-        """Every cut into 2 to `launches` launches that stores fewer tensors than that, and whose roofline is below `bound()`
+        """Every cut into 2 to `launches` launches that stores up to `most_stored` tensors, and whose roofline is below `bound()`
         seconds when it is reached."""
         compute = sum(self.computes_alone)
-        for memory, stored in self.families(launches - 1):
+        for memory, stored in self.families(most_stored(launches)):
             if self.roofline.seconds(memory, compute, 2) >= bound():
                 self.pruned += 1
                 return
             if self.roofline.seconds(memory, self.compute(stored), 2) >= bound():
                 self.pruned += 1
                 continue
-            for groups in self.groupings(stored, launches):
+            for groups in self.groupings(stored, launches, bound()):
                 yield from self.cut(stored, groups, bound())
 
     def families(self, most: int) -> Iterator[tuple[float, Group]]:
@@ -194,22 +204,46 @@ class CutSpace:
 
         return sum((self.computes_alone if alone(term) else self.computes)[term] for term in self.computing)
 
-    def groupings(self, stored: Group, launches: int) -> Iterator[tuple[Group, ...]]:
-        """The ways to share out the stored tensors and the outputs among 2 to `launches` launches.
+    def groupings(self, stored: Group, launches: int, bound: float) -> Iterator[tuple[Group, ...]]:
+        """The ways to share out the stored tensors and the outputs among 2 to `launches` launches, below `bound` seconds.
 
         A launch makes several of them if it would read or compute something in common; where there are too many to try
         all ways, the outputs are made in one launch or in one each, and the stored tensors in one each.
         """
+        mask, floors = _mask(stored), dict[Group, float]()
+
+        def floor(group: Group) -> float:
+            if group not in floors:
+                together = group == self.outputs or self.related(group)
+                floors[group] = self.floor(group, *self.visit(group, mask & ~_mask(group))) if together else math.inf
+            return floors[group]
+
         made = tuple(dict.fromkeys((*stored, *self.outputs)))
         if len(made) <= SHARED_OUT:
-            ways: Iterable[tuple[Group, ...]] = _partitions(made)
+            ways: Iterable[tuple[Group, ...]] = self.shared_out(made, launches, floor, bound)
         else:
             alone = tuple((term,) for term in stored if term not in self.outputs)
             apart = tuple((term,) for term in self.outputs)
             ways = dict.fromkeys(((*alone, self.outputs), (*alone, *apart)))
-        for groups in ways:
-            if 1 < len(groups) <= launches and all(group == self.outputs or self.related(group) for group in groups):
-                yield groups
+        return (groups for groups in ways if 1 < len(groups) <= launches)
+
+    def shared_out(
+        self, made: Group, launches: int, floor: Callable[[Group], float], bound: float
+    ) -> Iterator[tuple[Group, ...]]:
+        """All ways to divide terms among up to so many launches that are together below `bound` seconds."""
+        if not made:
+            yield ()
+        elif launches:
+            first, *others = made
+            counts = range(len(made)) if launches > 1 else (len(others),)
+            for beside in itertools.chain.from_iterable(itertools.combinations(others, count) for count in counts):
+                group = (first, *beside)
+                if (seconds := floor(group)) >= bound:
+                    self.pruned += seconds < math.inf
+                    continue
+                rest = tuple(term for term in others if term not in beside)
+                for groups in self.shared_out(rest, launches - 1, floor, bound - seconds):
+                    yield (group, *groups)
 
     def related(self, group: Group) -> bool:
         """Whether the tensors of a launch hang together by what they are computed from."""
@@ -324,18 +358,6 @@ class CutSpace:
             computes = self.computes_alone if len(terms) == 1 else self.computes
             self._floors[key] = self.roofline.seconds(memory, sum(computes[i] for i in terms))
         return self._floors[key]
-
-
-def _partitions(made: Group) -> Iterator[tuple[Group, ...]]:
-    """All ways to divide terms into groups."""
-    if not made:
-        yield ()
-        return
-    first, *rest = made
-    for groups in _partitions(tuple(rest)):
-        yield ((first,), *groups)
-        for position, group in enumerate(groups):
-            yield (*groups[:position], (first, *group), *groups[position + 1 :])
 
 
 @lru_cache(maxsize=1 << 12)
