@@ -308,7 +308,10 @@ class PlanSearch:
             yield cut
 
     def cut_plan(self, cut: Cut, tier: Tier, launches: int, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
-        """The best plans of one cut below `bound` seconds; given up as soon as its parts cannot add up to less."""
+        """The best plans of one cut below `bound` seconds; given up as soon as its parts cannot add up to less.
+
+        Of parts that were not looked at yet only the traffic counts, which all of their derivations have.
+        """
         stored: dict[int, tuple[int, Slots]] = {}
         parts: list[tuple[AxisProgram, tuple[int, ...]]] = []
         for group in cut.groups:
@@ -321,7 +324,7 @@ class PlanSearch:
         for part, _ in parts:
             self.kernels.announce(part, tier, (None,))
         spare = launches - len(parts)
-        rest = sum(floors := [self.roofline.of(*part) for part in parts])
+        rest = sum(floors := [self.roofline.seconds(self.roofline.memory(*part), 0.0) for part in parts])
         stages: list[list[Plan]] = []
         for (part, made), floor in sorted(zip(parts, floors, strict=True), key=lambda pair: -pair[1]):
             plans = self.best_plans(part, tier, 1 + spare, made, bound - rest + floor)
