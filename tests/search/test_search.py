@@ -6,23 +6,27 @@ import contextlib
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from mugraph.algebra.fields import NestingArithmetic
 from mugraph.devices import device_for
+from mugraph.devices.roofline import roofline_seconds
 from mugraph.errors import BudgetExceeded
-from mugraph.ir import Graph
+from mugraph.ir import DType, Graph, Tensor
 from mugraph.ir.axes import axis_program
-from mugraph.ir.program import Program
+from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.validity import check
 from mugraph.search import Options, Progress, SearchSpace, search
 from mugraph.search.closure.context import Context, TinyInputs, maxima_of_two, telling_draw
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search, SearchResult
+from mugraph.search.partition.lower_bounds import Roofline
 from mugraph.search.report import LITTLE, Pruning, combined
+from mugraph.search.scheduling.cost_table import NOT_HIDDEN
 from mugraph.search.structures import KNOWN
 from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
@@ -38,7 +42,7 @@ from .programs import (
     self_attention,
 )
 
-CPU = device_for("cpu")
+CPU, H100 = device_for("cpu"), device_for("cuda:sm_90")
 
 
 def assert_all_equal(program: Graph, result: SearchResult) -> None:
@@ -325,6 +329,43 @@ def test_finer_tiers_are_searched_where_they_may_win() -> None:
     assert not quick.report.settled
     assert quick.candidates[0].cost == best.candidates[0].cost
     assert [node.op for node in quick.candidates[0].graph.kernels()] == ["graph_defined", "matmul"]
+
+
+@pytest.mark.parametrize(("tensors", "launches"), [(3, 1), (4, 2)])
+def test_what_one_kernel_of_a_gpu_moves_passes_through_its_last_cache(tensors: int, launches: int) -> None:
+    """Products of a library, which costs have at the rate of memory, are two launches, or one of three tensors."""
+    roofline = Roofline(H100, DType.FP16, lambda source: Tensor((1,), DType.FP16))
+    long, short = 1e-3, 1e-7
+    assert roofline.least(long, tensors) == pytest.approx(long + launches * H100.launch_seconds)
+    cached = short * H100.memory_bandwidth / H100.cache_bandwidth
+    in_one = short + (0.0 if tensors == 3 else NOT_HIDDEN * cached)
+    assert roofline.least(short, tensors) == pytest.approx(in_one + H100.launch_seconds)
+
+
+def test_a_search_for_a_gpu_ends_where_little_is_left_beside_the_last_cache() -> None:
+    """Attention of many heads is a tenth slower than memory and one launch allow, and no muGraph takes less than two."""
+    p = Program()
+    q, k, v = (p.input(name, (8, 32, 1 if name == "q" else 4096, 128), "fp16") for name in "qkv")
+    q, k = (x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() for x in (q, k))
+    graph = finished(p, (q @ k.transpose(-1, -2)).softmax(-1) @ v)
+    enough = search(graph, H100, budget=60, options=Options(least_gain=0.1))
+    assert enough.report.settled
+    assert enough.report.least_seconds is not None
+    assert 0 < 1 - enough.report.least_seconds / enough.candidates[0].cost < 0.1
+    alone = roofline_seconds(graph, H100) + H100.launch_seconds
+    assert 1 - alone / enough.candidates[0].cost > 0.1
+
+
+@pytest.mark.parametrize("program", [lambda x, z: x @ z, lambda x, z: x @ z + x @ z])
+def test_the_bound_holds_where_a_library_has_one_product(
+    program: Callable[[ProgramTensor, ProgramTensor], ProgramTensor],
+) -> None:
+    p = Program()
+    x, z = (p.input(name, (4096, 64) if name == "x" else (64, 4096), "fp16") for name in "xz")
+    result = search(finished(p, program(x, z)), H100, budget=20)
+    assert result.report.least_seconds is not None
+    assert result.candidates
+    assert all(result.report.least_seconds <= candidate.cost for candidate in result.candidates)
 
 
 def test_what_can_be_won_is_not_known_in_a_space_or_under_masks() -> None:

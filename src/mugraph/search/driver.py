@@ -131,8 +131,9 @@ class Search:
         if self.budget is not None:
             self.plans.give_up = self.started + self.patience * self.budget
         roofline = self.plans.roofline
-        needed = sum(map(roofline.reading, _needed(self.axes.structure, seed)))
-        self.report.least_seconds = roofline.seconds(needed + roofline.writing(self.axes, self.produces), 0.0)
+        needed = _needed(self.axes.structure, seed)
+        moved = sum(map(roofline.reading, needed)) + roofline.writing(self.axes, self.produces)
+        self.report.least_seconds = roofline.least(moved, len(needed) + len(self.produces))
         self.rehearsal = Rehearsal(self.axes, len(self.input_tensors), self.plans.read_as)
         self.written = Rehearsal(whole, len(self.input_tensors), {})
 

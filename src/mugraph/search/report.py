@@ -128,7 +128,8 @@ class SearchReport:
     best_seconds: float | None = None
     """Predicted for the best candidate."""
     least_seconds: float | None = None
-    """Predicted for reading each input that outputs depend on, and writing each output, once in a launch without arithmetic."""
+    """Predicted for reading each input that outputs depend on, and writing each output, once, without arithmetic: in the launch
+    or two that this takes at least."""
     paddings: list[str] = field(default_factory=list)
     """Dimensions that cannot be cut into useful parts, and what padding them is predicted to bring."""
 

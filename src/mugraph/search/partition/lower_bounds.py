@@ -32,6 +32,9 @@ LIBRARY_FULL_ROWS = 32
 LIBRARY_DEPTH = 64
 """Of the inner dimension of a product that a kernel of a GPU's library takes in one iteration of its own loop."""
 
+_LIBRARY_TENSORS = 3
+"""That a library's product reads and writes."""
+
 
 def best_efficiency(device: Device) -> float:
     """Share of the device's matmul rate that no product exceeds."""
@@ -75,6 +78,16 @@ class Roofline:
     def seconds(self, memory: float, compute: float, launches: int = 1) -> float:
         """All launches together; `memory` and `compute` are sums of their seconds. Never more than the sum of each one's."""
         return max(memory, compute) + NOT_HIDDEN * min(memory, compute) + launches * self.device.launch_seconds
+
+    def least(self, memory: float, tensors: int) -> float:
+        """No muGraph takes less that reads and writes so many tensors, in `memory` seconds of device memory.
+
+        What one generated kernel of a GPU moves passes through the last cache, too. A library's product, which the cost model
+        has at the rate of memory alone, has three tensors; with more of them it is one launch of two.
+        """
+        drawn = 0.0 if self.device.operands_in_place else memory * self.device.memory_bandwidth / self.device.cache_bandwidth
+        generated = self.seconds(memory, drawn)
+        return min(generated, self.seconds(memory, 0.0, launches=1 if tensors <= _LIBRARY_TENSORS else 2))
 
     def transfer(self, elements: int, dtype: DType) -> float:
         """Reading or writing a device tensor once."""
