@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from mugraph.cli.arguments import Json, Traceback
@@ -77,8 +77,16 @@ def _triton() -> Finding:
 
 def _cuda() -> Finding:
     from mugraph.targets.cuda.nvrtc import compiler_version
+    from mugraph.targets.cuda.versions import TESTED, untested
 
-    return _gpu_compiler("cuda", "NVRTC", compiler_version)
+    finding = _gpu_compiler("cuda", "NVRTC", compiler_version)
+    if finding.absent or not (later := untested()):
+        return finding
+    limits = ", ".join(f"{name} {version} (tested to {'.'.join(map(str, TESTED[name]))})" for name, version in later.items())
+    remedy = "if kernels do not compile or launch, pip install " + " ".join(
+        f"'{name}<{TESTED[name][0]}.{TESTED[name][1] + 1}'" for name in later
+    )
+    return replace(finding, ok=False, text=f"{finding.text}; later than what is tested: {limits}", remedy=remedy)
 
 
 def _gpu_compiler(target: str, name: str, installed: Callable[[], object]) -> Finding:
