@@ -22,12 +22,11 @@ from pathlib import Path
 
 from mugraph.devices import Device, device_for, known_targets, roofline_seconds
 from mugraph.devices.copies import COPY_BYTES
-from mugraph.devices.products import DEPTH
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import Graph
 from mugraph.lower import construct
-from mugraph.lower.fragments import on_matrix_units
+from mugraph.lower.fragments import instruction_depth, on_matrix_units
 from mugraph.lower.staging import slots
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.search import search
@@ -113,7 +112,7 @@ def chain(kernel: Kernel) -> int:
 def _depth_of_chain(product: Matmul) -> int:
     """Values of k for each instruction of a chain."""
     parts = 1 if product.panels is None else product.panels.parts
-    return parts * (DEPTH // 2 if product.tf32 else DEPTH)
+    return parts * instruction_depth(product)
 
 
 def table(found: Iterable[Row]) -> Iterator[str]:

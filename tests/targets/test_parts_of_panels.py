@@ -35,8 +35,8 @@ MACHINES = {
 }
 
 
-def normed(columns: int, dtype: DType = DType.BF16, rows: int = 8) -> Graph:
-    return construct(rms_norm_linear(rows=rows, inner=1024, columns=2 * columns, grid=2, loop=4, dtype=dtype))
+def normed(columns: int, dtype: DType = DType.BF16, rows: int = 8, inner: int = 1024) -> Graph:
+    return construct(rms_norm_linear(rows=rows, inner=inner, columns=2 * columns, grid=2, loop=4, dtype=dtype))
 
 
 GRAPHS = {
@@ -44,6 +44,8 @@ GRAPHS = {
     "four parts": (normed(16), 4),
     "eight parts": (normed(8), 8),
     "in TF32": (normed(32, DType.FP16), 2),
+    "32 instructions in TF32": (normed(32, DType.FP16, inner=256), 2),
+    "as many values of k in 16": (normed(32, inner=256), 1),
     "three rows": (normed(24, rows=3), 2),
     "two tiles a warp": (construct(product(32, 1024, 64, grid=2, loop=2)), 1),
     "sixteen rows of both factors": (construct(product(16, 2048, 32, (False, True), grid=2, loop=2)), 4),

@@ -54,6 +54,11 @@ def on_matrix_units(product: Matmul) -> bool:
     return _in_matrix_units(sizes_of(product))
 
 
+def instruction_depth(product: Matmul) -> int:
+    """Values of k that an instruction of matrix units takes: half as many in TF32."""
+    return DEPTH // 2 if product.tf32 else DEPTH
+
+
 def sums_stay_in_registers(product: Matmul, threads: int) -> bool:
     """Whether threads can keep the sums of the whole target while factors stream."""
     return _keeps_sums(sizes_of(product), threads)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mugraph.devices.products import DEPTH, WARP
 from mugraph.ir.dtypes import DType
-from mugraph.lower.fragments import WarpTiles, on_matrix_units, warp_tiles
+from mugraph.lower.fragments import WarpTiles, instruction_depth, on_matrix_units, warp_tiles
 from mugraph.lower.tile_form import Kernel, Matmul, Statement
 from mugraph.lower.warp_groups import adds_alone
 
@@ -64,4 +64,4 @@ def _counts(kernel: Kernel) -> list[int]:
 
 def _chain(kernel: Kernel, product: Matmul) -> int:
     """Instructions that add to one sum in the loop."""
-    return kernel.loop * product.left.shape[-1] // DEPTH
+    return kernel.loop * product.left.shape[-1] // instruction_depth(product)

@@ -1,4 +1,4 @@
-"""Versions of NVIDIA's packages: what the extra allows, what was tested, and the next ones, by the tests of compiling and launching."""
+"""NVIDIA's packages: what the extra allows, which versions were tested, and the newest, by tests of compiling and launching."""
 
 from __future__ import annotations
 
