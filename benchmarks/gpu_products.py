@@ -3,7 +3,7 @@
     python benchmarks/gpu_products.py --output benchmarks/results/gpu-products.json
 
 For every number of rows the best muGraph whose kernels are our own is built as the device is described, and in variants that lack
-one thing: `no lag`, threads wait for the products of a panel before the next one; `no parts`, warps without a task are idle;
+one thing: `no bands`, blocks run in the order of the grid; `no lag`, threads wait for the products of a panel before the next one; `no parts`, warps without a task are idle;
 `no boxes`, threads copy panels, and groups have the left factor in registers; `no groups`, warps multiply. Beside products,
 RMSNorm with a linear layer at 1 to 16 rows. A variant that prints the same as an earlier one is left out. With a GPU, all are
 compared with float64 and timed in turn with PyTorch's own kernels, the weights in the L2 cache (`warm`) and not (`cold`): median
@@ -80,10 +80,15 @@ def variants(target: str) -> dict[str, Cuda]:
     """The machine as described, and others that lack something."""
     described = Cuda.of(target)
     changed = ChangedCuda(
-        described.architecture, described.shared_bytes, engines=described.engines, multiprocessors=described.multiprocessors
+        described.architecture,
+        described.shared_bytes,
+        engines=described.engines,
+        multiprocessors=described.multiprocessors,
+        cache_bytes=described.cache_bytes,
     )
     return {
         "as described": described,
+        "no bands": replace(described, cache_bytes=0),
         "no lag": replace(changed, change=without_lag),
         "no parts": replace(changed, change=without_parts),
         "no boxes": replace(described, engines=replace(described.engines, tensor_maps=False)),

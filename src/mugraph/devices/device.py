@@ -83,6 +83,8 @@ class Device:
     """Blocks that a multiprocessor runs side by side where their tiles leave room."""
     first_level_bytes: int = 0
     """Of a CPU's first-level cache, beyond which a block's tiles move through the next one; 0 where that makes no difference."""
+    shared_cache_bytes: int = 0
+    """Of a GPU's last cache: inputs that are larger come from memory again for later blocks; 0 where that is not known."""
     last_level_bytes: int = 0
     """Of a CPU's last cache: what a block reads beyond that comes from memory once more for the next one; 0 where blocks that run
     side by side read together."""

@@ -56,6 +56,8 @@ def check(kernel: Kernel) -> None:
         raise InvalidGraph(f"{kernel.name}: a staged input does not fit its slots, or they would be filled too early")
     if not all(_may_tell(kernel, skip.tile) for skip in kernel.skips):
         raise InvalidGraph(f"{kernel.name}: an iteration without effect is told by something else than a tile of an input")
+    if kernel.bands is not None and not (0 <= kernel.bands.dim < len(kernel.grid) and kernel.bands.size > 0):
+        raise InvalidGraph(f"{kernel.name}: its blocks run in bands along no dimension of its grid, or in empty ones")
     _check_contents(kernel)
     if kernel.threads > 1:
         _check_threads(kernel)

@@ -11,6 +11,7 @@ from mugraph.devices import NO_ENGINES, Engines
 from mugraph.devices.products import at_once, threads_for
 from mugraph.errors import ExceedsMemory
 from mugraph.lower.access_costs import traffic_in_all
+from mugraph.lower.block_order import with_block_order
 from mugraph.lower.bulk_copies import with_bulk_copies
 from mugraph.lower.fragments import sizes_of
 from mugraph.lower.issue_slots import copy_slots
@@ -54,12 +55,14 @@ ALL_PASSES = Passes()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What the blocks of a kernel have: shared memory, units beside their threads, perhaps a multiprocessor each."""
+    """What the blocks of a kernel have: shared memory, units beside their threads, multiprocessors, a last cache."""
 
     shared_bytes: int
     passes: Passes
     engines: Engines
     alone: bool
+    multiprocessors: int = 0
+    cache_bytes: int = 0
     made: dict[tuple[str, Kernel], Kernel] = field(default_factory=dict, compare=False)
     """What passes made so far, by name and kernel: a choice that looks ahead makes what comes after it."""
 
@@ -85,15 +88,17 @@ def cooperative(
     passes: Passes = ALL_PASSES,
     engines: Engines = NO_ENGINES,
     multiprocessors: int = 0,
+    cache_bytes: int = 0,
 ) -> Kernel:
     """The kernel for blocks of many threads that share `shared_bytes` of memory at most, its results unchanged.
 
     `engines` are the units beside the threads that it may use. With no more blocks than `multiprocessors` each has one to
-    itself, and takes what memory it can use; otherwise room is left for a second one where that is possible.
+    itself, and takes what memory it can use; otherwise room is left for a second one where that is possible. Blocks run in an
+    order for a last cache of `cache_bytes`, or as they are numbered where that is 0.
 
     Raises ExceedsMemory where its tiles do not fit.
     """
-    *_, (_, lowered) = stages(kernel, shared_bytes, passes, engines, multiprocessors)
+    *_, (_, lowered) = stages(kernel, shared_bytes, passes, engines, multiprocessors, cache_bytes)
     return lowered
 
 
@@ -110,9 +115,11 @@ def stages(
     passes: Passes = ALL_PASSES,
     engines: Engines = NO_ENGINES,
     multiprocessors: int = 0,
+    cache_bytes: int = 0,
 ) -> Iterator[tuple[str, Kernel]]:
     """The name of each pass of `PIPELINE`, with the kernel after it; arguments and errors are those of `cooperative`."""
-    block = Block(shared_bytes, passes, engines, math.prod(kernel.grid) <= multiprocessors)
+    alone = math.prod(kernel.grid) <= multiprocessors
+    block = Block(shared_bytes, passes, engines, alone, multiprocessors, cache_bytes)
     for step in PIPELINE:
         kernel = step.run(kernel, block)
         yield step.name, kernel
@@ -317,5 +324,6 @@ PIPELINE = (
     Pass("widen-factors", _widened),
     *_SHARED_OUT,
     Pass("resident", _resident),
+    Pass("block-order", lambda kernel, block: with_block_order(kernel, block.multiprocessors, block.cache_bytes)),
 )
 """All passes over a kernel of many threads, in order. Each changes speed and never results."""

@@ -446,6 +446,15 @@ class Growing:
 
 
 @dataclass(frozen=True, slots=True)
+class Bands:
+    """An order of blocks: `size` neighbours along dimension `dim` of the grid run one after the other before any dimension behind
+    it goes on, and the last band has what is left. Dimensions before `dim` go on last."""
+
+    dim: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch: `inputs` and `outputs` name the device buffers its caller supplies, in order.
 
@@ -453,7 +462,8 @@ class Kernel:
     threads wait for each other; `resident` blocks are to run beside each other on a multiprocessor. `loads` stand in the order
     of the block graph. `tensors` says where those of the block graph lie that lie in buffers: one that moves has an entry for
     each place, in this order. Nothing that runs depends on it. Where one of `skips` holds an iteration may be left out, or run.
-    `growing` says which inputs have lengths that are arguments.
+    `growing` says which inputs have lengths that are arguments. Blocks are numbered by `bands`, or with the last dimension of the
+    grid fastest.
     """
 
     name: str
@@ -474,6 +484,7 @@ class Kernel:
     tensors: tuple[tuple[Value, Tile], ...] = ()
     skips: tuple[Skip, ...] = ()
     growing: Growing | None = None
+    bands: Bands | None = None
 
     @property
     def statements(self) -> tuple[Statement, ...]:

@@ -22,8 +22,9 @@ A statement begins with its label, if it has one: the operator and the node of t
 `lookup(in1[...] stride(64) rows(100))`: the integers, the elements from row to row, and how many rows there are. `=` stores, `+=`
 and `max=` combine with what is there; a reduction over the last dimension of its sources says how it combines (`sum over`, `max
 over`). Expressions are templates of the operator table, or numbers, in quotation marks, and `#0` is the first source. A barrier
-stands before the statement that threads meet at. `load 0 = body in0[...]` says that node 0 of the block graph reads this window
-as one tile, in every iteration; `skip "-inf" in0[...]` that an iteration for which all of this window is -inf may be left out.
+stands before the statement that threads meet at. `bands(0, 8)` says that eight neighbours along dimension 0 of the grid run one
+after the other. `load 0 = body in0[...]` says that node 0 of the block graph reads this window as one tile, in every iteration;
+`skip "-inf" in0[...]` that an iteration for which all of this window is -inf may be left out.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from mugraph.ir.tokens import Cursor, Token, tokenize
 from mugraph.lower.phases import Phase
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import (
+    Bands,
     Buffer,
     Combine,
     Dequantization,
@@ -75,6 +77,7 @@ def format_kernel(kernel: Kernel) -> str:
 
 def _header(kernel: Kernel) -> str:
     grid = f" grid({_numbers(kernel.grid)})" if kernel.grid else ""
+    grid += "" if kernel.bands is None else f" bands({kernel.bands.dim}, {kernel.bands.size})"
     extents = {"loop": kernel.loop, "threads": kernel.threads, "resident": kernel.resident}
     return f"kernel {kernel.name}{grid}{''.join(f' {name}({size})' for name, size in extents.items() if size != 1)} {{"
 
@@ -204,6 +207,7 @@ class _Parser(Cursor):
         self._word("kernel")
         name = self.expect("name", "the name of a kernel").text
         grid = tuple(self._listed_numbers()) if self.accept("grid") else ()
+        bands = self._bands() if self.accept("bands") else None
         loop, threads, resident = (self._extent(word) for word in ("loop", "threads", "resident"))
         self.punctuation("{")
         buffers = self._each("buffer", self._buffer)
@@ -238,7 +242,15 @@ class _Parser(Cursor):
             loads,
             tensors,
             skips,
+            bands=bands,
         )
+
+    def _bands(self) -> Bands:
+        opening = self.peek()
+        numbers = self._listed_numbers()
+        if len(numbers) != 2:
+            raise opening.fail("bands have two numbers: a dimension of the grid, and how many neighbours along it")
+        return Bands(*numbers)
 
     def _each(self, word: str, read: Callable[[], _T]) -> tuple[_T, ...]:
         """What follows each `word`, as long as there is one."""

@@ -165,7 +165,7 @@ def _transferred(body: Graph, node: Node, device: Device, times: int, parts: int
     run = run_of_tile(body, node, tile.shape, shape, device.operands_in_place) * tile.dtype.bytes
     factor = float(short_run_factor(device, float(run), float(whole)))
     blocks = math.prod(body.grid)
-    again = float(times_from_memory(device, parts, blocks * times * tile.bytes / whole, blocks))
+    again = float(times_from_memory(device, whole, parts, blocks * times * tile.bytes / whole, blocks))
     return whole * factor * again, tile.bytes * factor
 
 

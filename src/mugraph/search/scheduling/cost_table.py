@@ -9,6 +9,7 @@ It ranks candidates; measurement decides. `benchmarks/fit_model.py` finds the co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 from typing import NamedTuple
@@ -98,10 +99,19 @@ def short_run_factor(device: Device, run: Values, total: Values) -> Values:
     return factor
 
 
-def times_from_memory(device: Device, parts: Values, loads: Values, blocks: Values) -> Values:
-    """How often a tensor crosses device memory of which all `blocks` together load each element `loads` times, where a block's
-    `parts` of all tensors take so many bytes: once where these stay in a core's own cache, else once for each core that loads it,
-    and where they do not stay in the last cache until they are read again, each time."""
+def times_from_memory(device: Device, size: Values, parts: Values, loads: Values, blocks: Values) -> Values:
+    """How often a tensor of `size` bytes crosses device memory of which all `blocks` together load each element `loads` times,
+    where a block's `parts` of all tensors take so many bytes.
+
+    Through a CPU's caches once where the parts stay in a core's own, else once for each core that loads it, and where they do not
+    stay in the last one until they are read again, each time. Through a GPU's once if it stays in the last cache, and otherwise
+    once for as many blocks as share it at a time: of those that run at once, put in order (`mugraph.lower.block_order`), one
+    side of a square.
+    """
+    if device.shared_cache_bytes:
+        at_once = device.multiprocessors * device.resident_blocks
+        again = np.minimum(loads / math.sqrt(at_once), blocks / at_once)
+        return np.where(np.asarray(size) > device.shared_cache_bytes, np.maximum(1.0, again), 1.0)
     if not device.last_level_bytes:
         return 1.0
     by_cores = np.minimum(loads, np.minimum(blocks, device.multiprocessors))
@@ -191,7 +201,7 @@ class CostTable:
         tile, whole = column(grids.tile(space.axes)), column(grids.whole(space.axes))
         points = _worked_through(tile, space.loop_power(schedules.loop_axis), schedules.loop)
         blocks = column(grids.blocks)
-        times = times_from_memory(device, parts, blocks * points / whole, blocks)
+        times = times_from_memory(device, whole * transfer.width, parts, blocks * points / whole, blocks)
         return whole * width * times, points * width
 
     def _waste(self, transfer: Transfer, cut: bool, schedules: Schedules) -> Values:

@@ -13,6 +13,7 @@ import numpy as np
 
 from mugraph.ir.graph import Graph
 from mugraph.lower import Launch
+from mugraph.lower.block_order import numbers_of
 from mugraph.lower.check import check
 from mugraph.lower.tile_form import Buffer, Kernel
 from mugraph.lower.tile_form import Memory as Place
@@ -73,7 +74,7 @@ class EmulatedCuda(Emulator):
         self, kernel: Kernel, sources: Mapping[str, str], memory: Sequence[Memory], blocks: Sequence[int], seconds: float
     ) -> int:
         """Emulate blocks."""
-        return self._emulate(kernel, self.edit(sources[SOURCE_NAME]), memory, blocks, seconds)
+        return self._emulate(kernel, self.edit(sources[SOURCE_NAME]), memory, numbers_of(kernel, blocks), seconds)
 
     def _run(self, kernel: Kernel, source: str, *addresses: int) -> None:
         names = (*kernel.inputs, *kernel.outputs)

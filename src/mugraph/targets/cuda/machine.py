@@ -41,6 +41,8 @@ class Cuda(NvidiaGpu):
     passes: Passes = ALL_PASSES
     engines: Engines = NO_ENGINES
     multiprocessors: int = 0
+    cache_bytes: int = 0
+    """Of the last cache, for which blocks are put in order; 0: they run as they are numbered."""
 
     @classmethod
     def of(cls, target: str) -> Cuda:
@@ -57,6 +59,7 @@ class Cuda(NvidiaGpu):
             device.shared_memory_bytes,
             engines=device.engines,
             multiprocessors=device.multiprocessors,
+            cache_bytes=device.shared_cache_bytes,
         )
 
     @classmethod
@@ -71,12 +74,13 @@ class Cuda(NvidiaGpu):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The architecture, its units, and how many multiprocessors its device has."""
+        """The architecture, its units, how many multiprocessors its device has, and its last cache."""
         return {
             "architecture": self.architecture,
             "shared_bytes": self.shared_bytes,
             "engines": asdict(self.engines),
             "multiprocessors": self.multiprocessors,
+            "cache_bytes": self.cache_bytes,
         }
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
@@ -98,7 +102,7 @@ class Cuda(NvidiaGpu):
         return with_shared_kernels(with_device_layouts(graph, launches) if self.passes.layouts else launches)
 
     def _after_each_pass(self, kernel: Kernel) -> list[tuple[str, Kernel]]:
-        return [*stages(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors)]
+        return [*stages(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors, self.cache_bytes)]
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
         """One CUDA C++ file, in which each kernel stands once."""

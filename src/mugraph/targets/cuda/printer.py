@@ -1,12 +1,13 @@
 """The CUDA C++ of lowered kernels: plain text without includes, over the device functions of `interface.h`.
 
 Each kernel is one `extern "C"` function whose parameters are the device buffers, inputs first, each aligned to 16
-bytes, and then the tensor maps of some. Its grid is one-dimensional, the last dimension of the muGraph's grid varying fastest;
-shared memory is dynamic.
+bytes, and then the tensor maps of some. Its grid is one-dimensional, the last dimension of the muGraph's grid varying fastest
+where blocks have no other order; shared memory is dynamic.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from mugraph.lower import tiles
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.staging import arrival
 from mugraph.lower.tensor_maps import tensor_maps
-from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
+from mugraph.lower.tile_form import Bands, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
 from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.async_pipeline import MAP_NAME, write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction
@@ -81,11 +82,26 @@ def _parameters(kernel: Kernel) -> str:
 
 
 def _print_coordinates(text: KernelText) -> None:
-    """The block's place in the grid."""
-    inner = 1
-    for dim in reversed(range(len(text.kernel.grid))):
-        text.line(f"const long g{dim} = blockIdx.x / {inner} % {text.kernel.grid[dim]};")
-        inner *= text.kernel.grid[dim]
+    """The block's place in the grid, as `mugraph.lower.block_order.in_order` has it."""
+    grid, bands = text.kernel.grid, text.kernel.bands
+    if bands is not None:
+        _print_band(text, bands)
+    inner, number = 1, "blockIdx.x" if bands is None else "in_band / width"
+    for dim in reversed(range(len(grid))):
+        if bands is not None and dim == bands.dim:
+            place, number = "band + in_band % width", "blockIdx.x"
+        else:
+            place = f"{number} / {inner} % {grid[dim]}"
+        text.line(f"const long g{dim} = {place};")
+        inner *= grid[dim]
+
+
+def _print_band(text: KernelText, bands: Bands) -> None:
+    """Where the block's band begins and how wide it is, the last one as wide as is left, and the block's number in it."""
+    count, behind = text.kernel.grid[bands.dim], math.prod(text.kernel.grid[bands.dim + 1 :])
+    width = f"{count} - band < {bands.size} ? {count} - band : {bands.size}" if count % bands.size else str(bands.size)
+    text.line(f"const int inside = blockIdx.x % {count * behind}, band = inside / {bands.size * behind} * {bands.size};")
+    text.line(f"const int width = {width}, in_band = inside - band * {behind};")
 
 
 def _print_memory(text: KernelText) -> None:

@@ -1,0 +1,131 @@
+"""The order in which the blocks of a kernel run: those that share what they read stand close together.
+
+A GPU starts blocks by their numbers. Blocks that run at once read the same parts of an input from the last cache, which brings
+them from memory once, and parts that are needed again later stay only as long as the cache has room. With the last dimension
+of the grid fastest, blocks of one row of a large product run at once and read all of the right factor, row after row. In bands
+(`Bands`) they are nearly a square, and both factors cross memory a few times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from mugraph.lower.tile_form import Bands, Kernel, Tile
+
+Numbers = npt.NDArray[np.int64]
+
+_LEAST_GAIN = 0.1
+"""Part of the bytes from memory that another order is to save: the model of the cache is not more exact."""
+_SIZES = (2, 4, 8, 16, 32)
+"""Of bands that are tried."""
+_TURNS = 64
+"""Times that the multiprocessors take new blocks which are looked at: what follows is more of the same."""
+
+
+def in_order(grid: Sequence[int], bands: Bands | None) -> Numbers:
+    """The places of all blocks in the order in which they run: [blocks, dimensions of the grid]."""
+    if not grid:
+        return np.zeros((1, 0), np.int64)
+    if bands is None:
+        return np.stack(np.unravel_index(np.arange(math.prod(grid)), tuple(grid)), axis=1)
+    behind, size = math.prod(grid[bands.dim + 1 :]), bands.size
+    before, inside = np.divmod(np.arange(math.prod(grid)), grid[bands.dim] * behind)
+    band, inside = np.divmod(inside, size * behind)
+    width = np.minimum(size, grid[bands.dim] - band * size)
+    along, rest = band * size + inside % width, inside // width
+    outer = np.unravel_index(before, tuple(grid[: bands.dim]) or (1,))[-bands.dim or 1 :]
+    inner = np.unravel_index(rest, tuple(grid[bands.dim + 1 :]) or (1,))[: len(grid) - bands.dim - 1]
+    return np.stack([*outer, along, *inner], axis=1)
+
+
+def numbers_of(kernel: Kernel, blocks: Sequence[int]) -> list[int]:
+    """The numbers by which blocks run that are counted with the last dimension of the grid fastest."""
+    if kernel.bands is None:
+        return list(blocks)
+    counted = np.ravel_multi_index(tuple(in_order(kernel.grid, kernel.bands).T), kernel.grid)
+    return [int(number) for number in np.argsort(counted)[list(blocks)]]
+
+
+def with_block_order(kernel: Kernel, multiprocessors: int, cache_bytes: int) -> Kernel:
+    """The kernel with bands of blocks for a last cache of so many bytes, where they save a tenth of what comes from memory."""
+    sharing = Sharing.of(kernel, multiprocessors * kernel.resident, cache_bytes)
+    if sharing is None:
+        return kernel
+    moved = {bands: sharing.bytes_from_memory(bands) for bands in (None, *_bands(kernel.grid))}
+    best = min(moved, key=lambda bands: moved[bands])
+    return replace(kernel, bands=best) if moved[best] <= (1 - _LEAST_GAIN) * moved[None] else kernel
+
+
+def _bands(grid: Sequence[int]) -> Iterator[Bands]:
+    """Those that are an order of their own."""
+    for dim, size in itertools.product(range(len(grid) - 1), _SIZES):
+        if size <= grid[dim] and math.prod(grid[dim + 1 :]) > 1:
+            yield Bands(dim, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one block reads of an input: as many bytes, the same as others at its place along `dims` of the grid."""
+
+    dims: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What the blocks of a grid read, so many `at_once`, through a cache of `cache_bytes`."""
+
+    grid: tuple[int, ...]
+    parts: tuple[Part, ...]
+    at_once: int
+    cache_bytes: int
+
+    @classmethod
+    def of(cls, kernel: Kernel, at_once: int, cache_bytes: int) -> Sharing | None:
+        """None where no order is better than another: all blocks run at once, or all that they read stays in the cache."""
+        if not 0 < at_once < math.prod(kernel.grid):
+            return None
+        parts = tuple(_parts(kernel))
+        whole = sum(part.bytes * math.prod(kernel.grid[dim] for dim in part.dims) for part in parts)
+        return cls(kernel.grid, parts, at_once, cache_bytes) if 0 < cache_bytes < whole else None
+
+    def bytes_from_memory(self, bands: Bands | None) -> int:
+        """Bytes that the cache lacks when a block reads them; what was read longest ago leaves it first."""
+        places = in_order(self.grid, bands)[: _TURNS * self.at_once]
+        wanted = [np.ravel_multi_index(tuple(places[:, part.dims].T), self._extents(part)) for part in self.parts]
+        cached: OrderedDict[tuple[int, int], int] = OrderedDict()
+        moved = held = 0
+        for start in range(0, len(places), self.at_once):
+            for number, (part, of_blocks) in enumerate(zip(self.parts, wanted, strict=True)):
+                for place in np.unique(of_blocks[start : start + self.at_once]).tolist():
+                    if cached.pop((number, place), None) is None:
+                        moved, held = moved + part.bytes, held + part.bytes
+                    cached[number, place] = part.bytes
+            while held > self.cache_bytes:
+                held -= cached.popitem(last=False)[1]
+        return moved
+
+    def _extents(self, part: Part) -> tuple[int, ...]:
+        return tuple(self.grid[dim] for dim in part.dims)
+
+
+def _parts(kernel: Kernel) -> Iterator[Part]:
+    """What a block reads of its inputs, each window once; windows that all blocks have in common make no difference."""
+    read = (*(tile for s in kernel.statements for tile in s.sources), *(staged.source for staged in kernel.staged))
+    for tile in dict.fromkeys(tile for tile in read if tile.buffer in kernel.inputs):
+        dims = tuple(dim for dim, step in enumerate(tile.start.grid) if step and kernel.grid[dim] > 1)
+        if dims:
+            yield Part(dims, _elements(tile, kernel.loop) * kernel.buffer(tile.buffer).dtype.bytes)
+
+
+def _elements(tile: Tile, loop: int) -> int:
+    """Elements that a block reads through a window in all of its iterations."""
+    different = (size for size, stride in zip(tile.shape, tile.strides, strict=True) if stride)
+    return math.prod(different) * (loop if tile.start.loop else 1)
