@@ -213,6 +213,21 @@ def test_blocks_run_as_they_are_numbered_where_nothing_is_saved(machine: Cuda) -
     assert lowered(tiled(128, 64, 64, (16, 8), 2), machine).bands is None
 
 
+def test_kernels_whose_blocks_share_nothing_have_no_order_to_choose() -> None:
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (1024, 1024), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(64, 64))
+    saved = block.add("output_saver", block.add("exp", block.iterator(0, kernel.tensor(x), (0, 1), None)), omap=(0, 1))
+    alone = construct(kernel.build(kernel.graph_defined(block.build([saved]), [x])))
+    assert lowered(alone).bands is None
+    assert Sharing.of(lowered(alone), 8, 1) is None
+
+
+@pytest.mark.parametrize("bands", [None, Bands(1, 2)], ids=str)
+def test_the_first_blocks_are_those_of_all(bands: Bands | None) -> None:
+    assert in_order((3, 5, 4), bands, 17).tolist() == in_order((3, 5, 4), bands)[:17].tolist()
+
+
 def test_costs_count_what_the_last_cache_has_no_room_for() -> None:
     """At least what the order that is taken reads, within a third, for a product that is larger than the cache."""
     device = device_for("cuda:sm_90")

@@ -29,14 +29,16 @@ _TURNS = 64
 """Times that the multiprocessors take new blocks which are looked at: what follows is more of the same."""
 
 
-def in_order(grid: Sequence[int], bands: Bands | None) -> Numbers:
-    """The places of all blocks in the order in which they run: [blocks, dimensions of the grid]."""
+def in_order(grid: Sequence[int], bands: Bands | None, most: int | None = None) -> Numbers:
+    """The places of all blocks, or of the first `most`, in the order in which they run: [blocks, dimensions of the grid]."""
+    blocks = math.prod(grid)
+    numbers = np.arange(blocks if most is None else min(most, blocks))
     if not grid:
-        return np.zeros((1, 0), np.int64)
+        return np.zeros((len(numbers), 0), np.int64)
     if bands is None:
-        return np.stack(np.unravel_index(np.arange(math.prod(grid)), tuple(grid)), axis=1)
+        return np.stack(np.unravel_index(numbers, tuple(grid)), axis=1)
     behind, size = math.prod(grid[bands.dim + 1 :]), bands.size
-    before, inside = np.divmod(np.arange(math.prod(grid)), grid[bands.dim] * behind)
+    before, inside = np.divmod(numbers, grid[bands.dim] * behind)
     band, inside = np.divmod(inside, size * behind)
     width = np.minimum(size, grid[bands.dim] - band * size)
     along, rest = band * size + inside % width, inside // width
@@ -89,16 +91,20 @@ class Sharing:
 
     @classmethod
     def of(cls, kernel: Kernel, at_once: int, cache_bytes: int) -> Sharing | None:
-        """None where no order is better than another: all blocks run at once, or all that they read stays in the cache."""
-        if not 0 < at_once < math.prod(kernel.grid):
+        """None where no order is better than another: all blocks run at once, or read nothing that others read, or only what
+        stays in the cache."""
+        blocks = math.prod(kernel.grid)
+        if not 0 < at_once < blocks:
             return None
         parts = tuple(_parts(kernel))
+        if all(math.prod(kernel.grid[dim] for dim in part.dims) == blocks for part in parts):
+            return None
         whole = sum(part.bytes * math.prod(kernel.grid[dim] for dim in part.dims) for part in parts)
         return cls(kernel.grid, parts, at_once, cache_bytes) if 0 < cache_bytes < whole else None
 
     def bytes_from_memory(self, bands: Bands | None) -> int:
         """Bytes that the cache lacks when a block reads them; what was read longest ago leaves it first."""
-        places = in_order(self.grid, bands)[: _TURNS * self.at_once]
+        places = in_order(self.grid, bands, _TURNS * self.at_once)
         wanted = [np.ravel_multi_index(tuple(places[:, part.dims].T), self._extents(part)) for part in self.parts]
         cached: OrderedDict[tuple[int, int], int] = OrderedDict()
         moved = held = 0
