@@ -2,14 +2,13 @@
 
     python benchmarks/gpu_products.py --output benchmarks/results/gpu-products.json
 
-For every number of rows the best muGraph whose kernels are our own is built as the device is described, and in variants that lack
-one thing: `no bands`, blocks run in the order of the grid; `no lag`, threads wait for the products of a panel before the next one;
-`no parts`, warps without a task are idle; `no boxes`, threads copy panels, and groups have the left factor in registers; `no
-groups`, warps multiply. Beside products,
-RMSNorm with a linear layer at 1 to 16 rows. A variant that prints the same as an earlier one is left out. With a GPU, all are
-compared with float64 and timed in turn with PyTorch's own kernels, the weights in the L2 cache (`warm`) and not (`cold`): median
-seconds of a call. Without one, times are null and the compiler's figures remain. Exits with 1 when a result is wrong. A run that
-is repeated makes what is missing.
+For every number of rows the best muGraph whose kernels are our own is built as the device is described, and in variants that
+lack one thing: `no bands`, blocks run as the grid is numbered; `no lag`, threads wait for the products of a panel before the
+next one; `no parts`, warps without a task are idle; `no boxes`, threads copy panels, and groups have the left factor in
+registers; `no groups`, warps multiply. Beside products, RMSNorm with a linear layer at 1 to 16 rows. A variant that prints the
+same as an earlier one is left out. With a GPU, all are compared with float64 and timed in turn with PyTorch's own kernels, the
+weights in the L2 cache (`warm`) and not (`cold`): median seconds of a call. Without one, times are null and the compiler's
+figures remain. Exits with 1 when a result is wrong. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
