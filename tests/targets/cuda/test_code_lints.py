@@ -1,4 +1,4 @@
-"""Lints of machine code that no result and no emulator shows: fences of rings, and chains of products that wait for each other.
+"""Lints of machine code that no result and no emulator shows: fences of rings, chains of products that wait for each other, spills.
 
 Every lint is tried with a fault planted in the text that is compiled.
 """
@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from lower import test_block_order
 from mugraph.devices import Engines
 from mugraph.lower.fragments import instruction_depth
 from mugraph.lower.tile_form import Matmul
 from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.cuda.nvrtc import SOURCE_NAME, compile_cubin
 from targets import test_lagging_rings, test_parts_of_panels
-from targets.cuda.test_machine_code import DISASSEMBLER, disassembled, straight_lines
+from targets.cuda.test_machine_code import DISASSEMBLER, code_of, disassembled, straight_lines
 
 pytest.importorskip("cuda.core", reason="kernels are compiled by NVRTC; pip install 'mugraph[cuda]'")
 pytestmark = pytest.mark.skipif(DISASSEMBLER is None, reason="there is no nvdisasm; Triton's package has one")
@@ -143,3 +145,18 @@ def test_a_chain_that_is_twice_as_long_is_seen(name: str, tmp_path: Path) -> Non
 
     code = disassembled(CHAINS[name][0], test_parts_of_panels.MAPS, tmp_path, planted)
     assert longest_chain(code) == 2 * chain_of_panel(name)
+
+
+def test_bands_of_blocks_cost_neither_registers_in_memory_nor_products(tmp_path: Path) -> None:
+    products = set()
+    for machine in (test_block_order.H100, replace(test_block_order.H100, cache_bytes=0)):
+        kernel = test_block_order.lowered(test_block_order.tall_product(), machine)
+        assert (kernel.bands is None) == (machine is not test_block_order.H100)
+        compiled = compile_cubin(machine.print([kernel])[SOURCE_NAME], machine.architecture)
+        (resources,) = compiled.resources.values()
+        assert resources.spill_bytes == 0
+        assert resources.registers * kernel.threads * kernel.resident <= 65_536
+        assert "serialized" not in compiled.log
+        products.add(code_of(compiled, tmp_path).count("HGMMA"))
+    assert len(products) == 1
+    assert products != {0}
