@@ -1,4 +1,4 @@
-"""Lints of machine code that no result and no emulator shows: fences of rings, chains of products that wait for each other, spills.
+"""Lints of machine code that no result and no emulator shows: fences of rings, chains of products that wait for each other.
 
 Every lint is tried with a fault planted in the text that is compiled.
 """
