@@ -111,6 +111,15 @@ def test_a_fence_that_is_missing_or_late_is_seen(fault: str, tmp_path: Path) -> 
     assert what in unfenced(disassembled(RINGS["two groups"], machine, tmp_path, planted))
 
 
+def test_registers_that_are_not_shown_to_the_unit_are_seen(tmp_path: Path) -> None:
+    """In the machine code itself, for the assembler writes what the text leaves out (the emulator finds that)."""
+    code = disassembled(RINGS["two groups"], THREADS, tmp_path)
+    assert set(unfenced(code.replace("WARPGROUP.ARRIVE", "NOP"))) == {"registers"}
+    without = disassembled(RINGS["two groups"], THREADS, tmp_path, lambda text: text.replace("wgmma_fence();", ""))
+    assert unfenced(without) == []
+    assert "WARPGROUP.ARRIVE" in without
+
+
 def longest_chain(code: str) -> int:
     """The most products of one straight line of code that wait for each other's sums, through the registers they name."""
     longest = 0
