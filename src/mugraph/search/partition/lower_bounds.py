@@ -85,8 +85,8 @@ class Roofline:
         What one generated kernel of a GPU moves passes through the last cache, too. A library's product, which the cost model
         has at the rate of memory alone, has three tensors; with more of them it is one launch of two.
         """
-        drawn = 0.0 if self.device.operands_in_place else memory * self.device.memory_bandwidth / self.device.cache_bandwidth
-        generated = self.seconds(memory, drawn)
+        drawn = self.running * memory * self.device.memory_bandwidth / self.device.cache_bandwidth
+        generated = self.seconds(memory, 0.0 if self.device.operands_in_place else drawn)
         return min(generated, self.seconds(memory, 0.0, launches=1 if tensors <= _LIBRARY_TENSORS else 2))
 
     def transfer(self, elements: int, dtype: DType) -> float:
