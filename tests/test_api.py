@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +22,16 @@ import torch
 import mugraph
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable, UnsupportedOperator
 from mugraph.ir.graph import Graph
+from mugraph.lower.thread_graphs import construct
 from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.runtime.benchmarking import Duel
 from mugraph.search import Options, SearchReport, SearchResult
 from mugraph.search import Proposal as Proposal
+from mugraph.search.tasks import ANY_GAIN
 from mugraph.selection import qualification
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event
+from mugraph.verifier.certificate import Outcome
 
 
 def normalised_product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -168,6 +172,64 @@ def test_a_search_that_settled_goes_on_where_nothing_found_is_right(monkeypatch:
     assert opt.report.search["seconds"] == 2.0
     assert {candidate.graph for candidate in opt.candidates} <= {proposal.graph for proposal in truths}
     assert opt.candidates
+
+
+class Ahead:
+    """A clock that a test may set ahead."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.seconds
+
+
+@pytest.mark.parametrize("segments", [0, 2])
+@pytest.mark.parametrize("profile", [True, False])
+def test_what_is_found_first_is_proved_before_the_search_goes_on(
+    monkeypatch: pytest.MonkeyPatch, profile: bool, segments: int
+) -> None:
+    """The rest of the search takes all the time that is left here, as on a busy machine: nothing had been proved then."""
+    found = mugraph.superoptimize(normalised_product, inputs(), profile=False).candidates
+    worse = [Proposal(found[-1].graph, 2e-6)]
+    clock, gains = Ahead(), list[float]()
+    monkeypatch.setattr("mugraph.support.deadline.time", clock)
+
+    def searched(*program: object, options: Options, **settings: object) -> SearchResult:
+        gains.append(options.least_gain)
+        report = SearchReport(settled=options.least_gain == ANY_GAIN and not segments, segments=segments)
+        if len(gains) == 1:
+            return SearchResult(worse, report)
+        clock.seconds += 600.0
+        return SearchResult([*(Proposal(each.graph, 1e-6) for each in found[:-1]), *worse], report)
+
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
+    opt = mugraph.superoptimize(normalised_product, inputs(), profile=profile, cache="off", budget=600)
+    assert gains == [ANY_GAIN, 0.1]
+    assert [candidate.graph.with_constants(()) for candidate in opt.candidates] == [construct(worse[0].graph)]
+    assert opt.candidates[0].certificate.outcome is Outcome.EQUIVALENT
+    assert not opt.report.search["settled"]
+
+
+@pytest.mark.parametrize("profile", [True, False])
+def test_what_is_found_later_and_faster_takes_the_place_of_what_was_proved_first(
+    monkeypatch: pytest.MonkeyPatch, profile: bool
+) -> None:
+    found = [candidate.graph for candidate in mugraph.superoptimize(normalised_product, inputs(), profile=False).candidates]
+    seconds = {construct(graph): 1.0 + number for number, graph in enumerate(found)}
+
+    def searched(*program: object, options: Options, **settings: object) -> SearchResult:
+        first = options.least_gain == ANY_GAIN
+        proposals = [Proposal(graph, seconds[construct(graph)]) for graph in (found[-1:] if first else found)]
+        return SearchResult(proposals, SearchReport(settled=first))
+
+    def measured(entries: Sequence[qualification.Contestant], *_: object, **__: object) -> list[qualification.Contestant]:
+        return [replace(entry, latency=seconds[entry.graph], least=seconds[entry.graph]) for entry in entries]
+
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
+    monkeypatch.setattr(qualification, "_measured", measured)
+    opt = mugraph.superoptimize(normalised_product, inputs(), profile=profile, cache="off", budget=600)
+    assert [candidate.graph for candidate in opt.candidates] == [*seconds]
 
 
 def test_a_search_for_a_given_form_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from mugraph.search.partition.lower_bounds import Roofline
 from mugraph.search.report import LITTLE, Pruning, combined
 from mugraph.search.scheduling.cost_table import NOT_HIDDEN
 from mugraph.search.structures import KNOWN
+from mugraph.search.tasks import ANY_GAIN
 from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
 
@@ -366,6 +367,22 @@ def test_the_bound_holds_where_a_library_has_one_product(
     assert result.report.least_seconds is not None
     assert result.candidates
     assert all(result.report.least_seconds <= candidate.cost for candidate in result.candidates)
+
+
+def test_a_search_for_anything_ends_with_what_it_finds_first() -> None:
+    """Also where finer tiers may win, or a mask hides what need not be read, but not before something lies in a space."""
+    program = Program()
+    x, y, z = (program.input(name, (512, 512)) for name in "xyz")
+    graph = finished(program, x @ z + y @ z)
+    anything = Options(least_gain=ANY_GAIN)
+    first = search(graph, CPU, budget=20, options=anything)
+    assert first.candidates
+    assert first.in_range
+    assert first.report.settled
+    assert [tier.closures > 0 for tier in first.report.tiers] == [True, *[False] * (len(first.report.tiers) - 1)]
+    hidden = {"x": np.tri(512, 512, k=-64, dtype=bool)}
+    assert search(graph, CPU, budget=20, options=anything, hidden=hidden).report.settled
+    assert not search(graph, CPU, budget=20, options=anything, space=SearchSpace(loops=(4,))).report.settled
 
 
 def test_what_can_be_won_is_not_known_in_a_space_or_under_masks() -> None:

@@ -168,6 +168,21 @@ def test_what_was_proved_early_is_kept_where_time_is_over(clock: Clock, monkeypa
     assert asked == ["candidate 1"]
 
 
+def test_no_search_goes_on_behind_which_no_proof_would_end_in_time(clock: Clock) -> None:
+    """Half of what is left is the search's."""
+    program = lengths(of_factors=False)
+    qualifier = qualifier_for(program, 10.0)
+    clock.now, qualifier.longest_proof = 4.0, 4.0
+    assert qualifier.may_prove_another  # nothing is proved, and others may take less time
+    entry = Contestant(program, 1.0, build(program, "cpu"))
+    qualifier.tried[program] = Proved(entry, verify_graphs(program, program).certificate, None)
+    assert not qualifier.may_prove_another
+    clock.now = 2.0
+    assert qualifier.may_prove_another
+    qualifier.interrupted = True
+    assert not qualifier.may_prove_another
+
+
 def product() -> Graph:
     """x @ weight in one kernel."""
     kernel = GraphBuilder(Level.KERNEL)

@@ -1,4 +1,4 @@
-"""Products of matrices on the host in tiles that BLAS multiplies on one thread, unless they are large.
+"""Products of matrices on the host in tiles that BLAS multiplies on one thread, unless they are large, and of vectors without it.
 
 Threads that wait for a busy core take a hundred times as long as they multiply, for each matrix of a batch.
 """
@@ -15,9 +15,9 @@ _THREADS_PAY = 1 << 27
 """Multiplications of a product of matrices for which BLAS may wake its threads, ..."""
 _TILE = 64
 """... and otherwise the sides of tiles that it multiplies on one, longer where others are short, with that number cubed of
-multiplications, ..."""
+multiplications."""
 _OF_VECTORS = 1 << 13
-"""... or as many where one factor is a vector."""
+"""As many multiplications of a vector BLAS leaves to one thread."""
 
 
 def tiled_product(x: Array, y: Array) -> Array:
@@ -27,9 +27,13 @@ def tiled_product(x: Array, y: Array) -> Array:
     """
     rows, inner, columns = x.shape[-2], x.shape[-1], y.shape[-1]
     down, across, depth = _tile(rows, inner, columns)
-    whole = rows * inner * columns > _THREADS_PAY or (rows <= down and columns <= across and inner <= depth)
+    work, vector = rows * inner * columns, 1 in (rows, columns)
+    whole = work > _THREADS_PAY or (work <= _OF_VECTORS if vector else rows <= down and columns <= across and inner <= depth)
     if whole or y.shape[-2] != inner:
         return np.asarray(np.matmul(x, y))
+    if vector:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(np.einsum("...ik,...kj->...ij", x, y))
     result = np.empty((*broadcast_shape(x.shape[:-2], y.shape[:-2]), rows, columns), np.result_type(x, y))
     with np.errstate(invalid="ignore", over="ignore"):  # infinite sums: the product says so
         for top, left in itertools.product(range(0, rows, down), range(0, columns, across)):
@@ -44,7 +48,7 @@ def tiled_product(x: Array, y: Array) -> Array:
 
 def _tile(rows: int, inner: int, columns: int) -> tuple[int, int, int]:
     """Rows and columns of a product that are computed at once, and how many terms of their sums."""
-    most = _OF_VECTORS if 1 in (rows, columns) else _TILE**3
+    most = _TILE**3
     down, across = min(rows, _TILE), min(columns, _TILE)
     depth = most // max(1, down * across)
     if inner >= depth:

@@ -39,7 +39,7 @@ from mugraph.search.report import Progress, Pruning, SearchReport
 from mugraph.search.scheduling.emission import Positions, emit_block, read_once
 from mugraph.search.scheduling.masks import Hidden, Mask, Masks
 from mugraph.search.structure_cache import Notes, Shelf
-from mugraph.search.tasks import Options
+from mugraph.search.tasks import ANY_GAIN, Options
 
 WRITING_SHARE = 0.03
 """Part of a budget for writing out the muGraphs that were found."""
@@ -56,8 +56,9 @@ _TIER_SHARE = 0.6
 _LEAST_FINER_SECONDS = 0.5
 """Where there is a budget, several kernels are looked for in a finer tier as long as the search has taken by then, or so long."""
 
-_SETTLED_SECONDS = 1.0
-"""Where there is a budget, for what is left of the coarsest tier once no muGraph can be much better than what was found."""
+_SETTLED_SECONDS, _SETTLED_SHARE = 1.0, 0.1
+"""Where there is a budget, for what is left of the coarsest tier once no muGraph can be much better than what was found; no more
+than that part of the budget."""
 
 _AT_ONCE = 0.1
 """Part of the time of a closure after which the program's own sketch is offered, if nothing else is known by then."""
@@ -234,10 +235,9 @@ class Search:
         That is not known where masks leave out what is read, nor what a space has of such plans.
         """
         assert self.report.least_seconds is not None
-        if self.space or self.kernels.masks:
-            return False
-        gain = 1 - self.report.least_seconds / plan.seconds
-        return max(0.0, gain) < self.options.least_gain and self._in_range(plan)
+        least = 0.0 if self.kernels.masks else self.report.least_seconds
+        gain = max(0.0, 1 - least / plan.seconds)
+        return not self.space and (gain < self.options.least_gain or self.options.least_gain >= ANY_GAIN) and self._in_range(plan)
 
     def _offer_early(self, tier: Tier) -> None:
         """Kernels of a program whose closure is not saturated at once: there are some before it is, or if it never will be.
@@ -278,7 +278,9 @@ class Search:
             self.report.settled = True
             if self.budget is not None:
                 self.kernels.alone()  # workers would have to start first
-                self.kernels.deadline = min(self.kernels.deadline, self.kernels.now() + _SETTLED_SECONDS)
+                until = self.kernels.now() + min(_SETTLED_SECONDS, _SETTLED_SHARE * self.budget)
+                self.kernels.deadline = min(self.kernels.deadline, until)
+                self.plans.cut_deadline = min(self.plans.cut_deadline, until)
         if self.report.first_found_seconds is None:
             self._graph(plan)
             self.report.first_found_seconds = time.perf_counter() - self.started

@@ -36,6 +36,9 @@ _MOST_AS_WRITTEN = 200
 CANDIDATES = 16
 """As many as are compiled and measured (`mugraph.selection.qualification`)."""
 
+ANY_GAIN = 1.0
+"""The gain that a search ends without whatever it has found."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -17,7 +17,7 @@ from mugraph.search.long_programs import LONG
 from mugraph.search.report import Pruning
 from mugraph.search.scheduling.masks import Hidden
 from mugraph.search.structure_cache import Shelf
-from mugraph.search.tasks import CANDIDATES
+from mugraph.search.tasks import ANY_GAIN, CANDIDATES
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, silent
 
@@ -70,9 +70,19 @@ class Inquiry:
             raise InvalidInput(f"no muGraph of the program was found in the space asked for{self._why(result)}")
         return result
 
-    def beyond(self, settled: SearchResult, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
+    def first(self, deadline: Deadline, tell: ProgressCallback) -> tuple[Found, bool]:
+        """What is found by the time that anything is which keeps the range of numbers, and whether more may be found."""
+        found = replace(self, least_gain=ANY_GAIN, workers=1).found(deadline, tell)
+        if not isinstance(found, SearchResult):
+            return found, False
+        left = found.report.gain_left
+        may_gain = bool(self.hidden) or left is None or left >= self.least_gain
+        better = may_gain and (found.report.settled or found.report.segments > 0) and not found.report.interrupted
+        return replace(found, report=replace(found.report, settled=found.report.settled and not better)), better
+
+    def beyond(self, settled: SearchResult, deadline: Deadline, tell: ProgressCallback, least_gain: float = 0.0) -> SearchResult:
         """What a search that `settled` left out, as many muGraphs as it proposed beside them; what it found where that is all."""
-        wider = replace(self, least_gain=0.0, candidates=self.candidates + len(settled.candidates))
+        wider = replace(self, least_gain=least_gain, candidates=self.candidates + len(settled.candidates))
         found = wider.found(deadline, tell)
         if not isinstance(found, SearchResult) or not found.candidates:
             return replace(settled, report=replace(settled.report, interrupted=found.report.interrupted))

@@ -1,8 +1,9 @@
 """From muGraphs the search proposes to muGraphs worth running: compiled, measured, proved, checked against float64.
 
 Measuring comes before proving, because proving at full size takes seconds: the fastest are proved first, and only as
-many as are kept. What was not proved is never returned. Where most of a budget is spent by then, one is proved before the
-careful measurement, which would be for nothing if no proof ended in time.
+many as are kept. What was not proved is never returned. Within a budget one of the first proposals is proved before the search
+goes on, and where most of a budget is spent without that, one before the careful measurement, which would be for nothing if no
+proof ended in time.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ _COMPILED = 16
 """Proposals that are compiled and timed roughly, best predicted cost first."""
 _LOOKED_AT = 48
 """Proposals among which those are looked for that read weights of few bits packed, of which predictions know nothing."""
+_FIRST = 2
+"""Proposals that are compiled before the search goes on."""
 _FINALISTS = 5
 """Proposals that are timed carefully before proving."""
 KEPT = 3
@@ -130,6 +133,10 @@ class Qualifier:
     """What came of the proofs that were tried, by muGraph."""
     longest_proof: float = 0.0
     """Seconds."""
+    compiled: dict[Graph, Contestant | Rejection] = field(default_factory=dict)
+    """What was made of proposals, by their muGraphs."""
+    undefined: dict[object, str] = field(default_factory=dict)
+    """Where proposals have no result although the program has one, by their forms; "" where they have."""
 
     def __post_init__(self) -> None:
         self.sampling_seed = seed_or_fresh(self.seed)
@@ -140,16 +147,33 @@ class Qualifier:
             _ = machine_for(self.target).parameters  # of which a C compiler tells; the program itself may need none
             return Contestant(self.program, None, build(self.program, self.target))
 
-    def compile(self, proposals: Sequence[tuple[Graph, float]]) -> list[Contestant]:
+    def compile(self, proposals: Sequence[tuple[Graph, float]], most: int = _COMPILED) -> list[Contestant]:
         """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first.
 
         With weights of few bits those that read them packed have half of the places, and are compiled and measured first.
         """
         packing = self._dequantizing(proposals) if self.looked_at > _COMPILED else []
-        chosen = packing[: _COMPILED // 2]
+        chosen = packing[: most // 2]
         others = (proposal for number, proposal in enumerate(proposals) if number not in chosen)
         first = self._defined([proposals[number] for number in chosen])
-        return self._compiled(list(itertools.islice(itertools.chain(first, self._defined(others)), _COMPILED)))
+        return self._compiled(list(itertools.islice(itertools.chain(first, self._defined(others)), most)))
+
+    @pages_reused()
+    def first_proved(self, proposals: Sequence[tuple[Graph, float]], inputs: Sequence[Any]) -> list[Contestant]:
+        """A few of the first proposals, compiled and roughly timed, of which the fastest is proved if that ends in time."""
+        ranked = self._roughly_ranked(self.compile(proposals, most=_FIRST), inputs)
+        self.prove(ranked, most=1)
+        return ranked
+
+    @property
+    def may_prove_another(self) -> bool:
+        """Whether half of what is left is as long as the longest proof was, or nothing is proved."""
+        return not self.interrupted and (not self.proved or self.deadline.allows(2 * self.longest_proof))
+
+    @property
+    def proved(self) -> list[Proved]:
+        """What was proved so far."""
+        return [proved for proved in self.tried.values() if proved is not None]
 
     @property
     def looked_at(self) -> int:
@@ -171,16 +195,18 @@ class Qualifier:
         return [number for turn in itertools.zip_longest(*kinds.values()) for number in turn if number is not None]
 
     @pages_reused()
-    def compile_and_prove(self, proposals: Sequence[tuple[Graph, float]]) -> list[Proved]:
-        """The first few proposals that compile and are proved: where nothing is measured, those behind them are not needed."""
+    def compile_and_prove(self, proposals: Sequence[tuple[Graph, float]], most: int | None = None) -> list[Proved]:
+        """The first few proposals that compile and are proved, at most `most`: where nothing is measured, those behind them are
+        not needed. What was proved before is, where none of these is."""
         kept: list[Proved] = []
         enough = Deadline(_PROVING_SECONDS)
+        wanted = self.most if most is None else most
         tried = itertools.islice(self._defined(proposals), _COMPILED)
-        while some := list(itertools.islice(tried, self.most - len(kept))):
+        while some := list(itertools.islice(tried, wanted - len(kept))):
             kept += self.prove(self._compiled(some, unpacked=True))
             if self.interrupted or self.deadline.passed or (kept and enough.passed):
                 break
-        return kept
+        return kept or self.proved
 
     def _compiled(self, proposals: Sequence[tuple[Graph, float]], unpacked: bool = False) -> list[Contestant]:
         """None are begun that the deadline would cut off if they take as long as those before."""
@@ -197,21 +223,21 @@ class Qualifier:
                 for built in threads.map(functools.partial(self._built, unpacked=unpacked), proposals[start : start + cores]):
                     if isinstance(built, Contestant):
                         compiled.append(built)
-                    else:
+                    elif not any(built is before for before in self.rejected):
                         self.rejected.append(built)
                 longest = max(longest, self.deadline.elapsed - begun)
         return compiled
 
     @pages_reused()
     def rank_and_prove(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Proved]:
-        """What of the compiled proposals is proved, fastest first."""
-        rough, early = self._roughly_ranked(compiled, inputs), list[Proved]()
-        if self.deadline.budget is not None and not self.deadline.allows(_LATE * self.deadline.budget):
+        """What of the compiled proposals is proved, fastest first; what was proved before, where none of them is."""
+        rough = self._roughly_ranked(compiled, inputs)
+        if not self.proved and self.deadline.budget is not None and not self.deadline.allows(_LATE * self.deadline.budget):
             early = self.prove(rough, most=1)
             if self.interrupted:
                 return early
         # ranked, it may have given its place to itself with unpacked weights, which is to be proved, too
-        return self.prove(self._carefully_ranked(rough, inputs)) or early
+        return self.prove(self._carefully_ranked(rough, inputs)) or self.proved
 
     def rank(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first: the front runners by a careful measurement, the rest by a rough one."""
@@ -331,13 +357,12 @@ class Qualifier:
 
     def _defined(self, proposals: Iterable[tuple[Graph, float]]) -> Iterator[tuple[Graph, float]]:
         """The proposals that have a result where the program has one; of each form of the others, the first is reported."""
-        seen: dict[object, str] = {}
         for graph, cost in proposals:
             form = form_of(graph)
-            if form not in seen and (undefined := undefined_operator(self.program, graph, self.sampling_seed)):
+            if form not in self.undefined and (undefined := undefined_operator(self.program, graph, self.sampling_seed)):
                 self.rejected.append(Rejection("float", f"undefined where the program is not: {undefined}", cost))
-                seen[form] = undefined
-            if not seen.setdefault(form, ""):
+                self.undefined[form] = undefined
+            if not self.undefined.setdefault(form, ""):
                 yield graph, cost
 
     def built(self, graph: Graph, cost: float, unpacked: bool = False) -> Contestant:
@@ -352,10 +377,16 @@ class Qualifier:
 
     def _built(self, proposal: tuple[Graph, float], unpacked: bool) -> Contestant | Rejection:
         graph, cost = proposal
-        try:
-            return self.built(graph, cost, unpacked)
-        except MugraphError as error:
-            return Rejection("compile", str(error), cost)
+        known = self.compiled.get(graph)
+        if isinstance(known, Contestant):
+            return replace(known, cost=cost)
+        if known is None:
+            try:
+                known = self.built(graph, cost, unpacked)
+            except MugraphError as error:
+                known = Rejection("compile", str(error), cost)
+            self.compiled[graph] = known
+        return known
 
     def _proved(self, entry: Contestant, name: str) -> Proved | None:
         """The entry with its evidence; None, with the reason among the rejections, when it fails or the budget ends."""

@@ -283,10 +283,10 @@ def _ended(begun: _Begun, wanted: OptimizationSettings, tell: ProgressCallback) 
     inquiry = Inquiry(*asked, candidates=qualifier.looked_at, hidden=begun.hidden)
     if wanted.like is not None:  # which may be among what a search that settles leaves out
         inquiry = replace(inquiry, least_gain=0.0)
-    found = inquiry.found(qualifier.deadline, tell)
     measured = wanted.profile and original.executable.machine.available
     own = problem.own_on(original.executable.machine) if measured else None
-    proved = _proved(found, begun, wanted, measured)
+    found, early = _found(inquiry, begun, wanted, measured, tell)
+    proved = _proved(found, begun, wanted, measured, early=early)
     if not proved and _may_go_on(found, qualifier):
         found, tried = inquiry.beyond(found, qualifier.deadline, tell), found.candidates
         proved = _proved(found, begun, wanted, measured, {candidate.graph for candidate in tried})
@@ -305,20 +305,54 @@ def _ended(begun: _Begun, wanted: OptimizationSettings, tell: ProgressCallback) 
     return result
 
 
+def _found(
+    inquiry: Inquiry, begun: _Begun, wanted: OptimizationSettings, measured: bool, tell: ProgressCallback
+) -> tuple[Found, list[Contestant]]:
+    """What a search finds and, within a budget, what of that which it finds first was compiled and proved before it goes on."""
+    qualifier, early = begun.qualifier, list[Contestant]()
+    if wanted.like is not None or qualifier.deadline.budget is None:
+        return inquiry.found(qualifier.deadline, tell), early
+    found, better = inquiry.first(qualifier.deadline, tell)
+    if found.report.interrupted:
+        return found, early
+    proposals = _proposals(found, begun, wanted)
+    if measured:
+        early = qualifier.first_proved(proposals, begun.problem.inputs)
+    else:
+        qualifier.compile_and_prove(proposals, most=1)
+    if better and isinstance(found, SearchResult) and qualifier.may_prove_another:
+        found = inquiry.beyond(found, qualifier.deadline, tell, inquiry.least_gain)
+    return found, early
+
+
 def _proved(
-    found: Found, begun: _Begun, wanted: OptimizationSettings, measured: bool, tried: Collection[Graph] = ()
+    found: Found,
+    begun: _Begun,
+    wanted: OptimizationSettings,
+    measured: bool,
+    tried: Collection[Graph] = (),
+    early: Sequence[Contestant] = (),
 ) -> list[Proved]:
-    """What is proved of the candidates that were not tried before, fastest first where they are measured."""
-    qualifier, problem = begun.qualifier, begun.problem
+    """What is proved of the candidates that were not tried before, fastest first where they are measured, as are those compiled
+    `early`."""
+    qualifier = begun.qualifier
     if found.report.interrupted:
         qualifier.answer_interruption()
+    proposals = _proposals(found, begun, wanted, tried)
+    if measured:
+        compiled = {entry.graph: entry for entry in (*qualifier.compile(proposals), *early)}
+        return qualifier.rank_and_prove([*compiled.values()], begun.problem.inputs)
+    return qualifier.compile_and_prove(proposals)
+
+
+def _proposals(
+    found: Found, begun: _Begun, wanted: OptimizationSettings, tried: Collection[Graph] = ()
+) -> list[tuple[Graph, float]]:
+    """The candidates that were not tried before, of those that are like what was asked for, with predicted seconds."""
     candidates = [candidate for candidate in found.candidates if candidate.graph not in tried]
     if wanted.like is not None:
-        candidates = of_form(candidates, wanted.like, problem.program)
-    proposals = [(candidate.graph, candidate.cost) for candidate in candidates]
-    if measured:
-        return qualifier.rank_and_prove(qualifier.compile(proposals), problem.inputs)
-    return qualifier.compile_and_prove(proposals)
+        candidates = of_form(candidates, wanted.like, begun.problem.program)
+    return [(candidate.graph, candidate.cost) for candidate in candidates]
 
 
 def _may_go_on(found: Found, qualifier: Qualifier) -> TypeGuard[SearchResult]:

@@ -21,6 +21,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Node, Shape
 from mugraph.ir.ops import is_contraction
 from mugraph.ir.sizes import divisors
+from mugraph.ir.tiled_products import tiled_product
 from mugraph.verifier.cancellation import shaken_outputs
 from mugraph.verifier.doubt import certain_outputs, chooses
 from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice, slice_of, take_slices
@@ -38,7 +39,7 @@ _FEW_WORK = float(1 << 22)
 
 _PRODUCTS = 16
 """Multiplications of a product of matrices that take as long as computing an element."""
-_WIDENED = 1 << 16
+_WIDENED = 1 << 18
 """Elements of a factor that are converted to float64 at once."""
 _AT_ONCE = 1 << 22
 """Elements that are copied between two looks at the clock."""
@@ -344,15 +345,14 @@ def _by_parts(x: Array, y: Array) -> Array:
     step = max(1, max(_WIDENED, x.size) // (depth if across else columns))
     result = np.zeros((len(x), columns))
     wide = np.empty((step, depth if across else columns))  # as y lies in memory
-    product = np.empty((len(x), columns))
     for start in range(0, columns if across else depth, step):
         part = slice(start, start + step)
         if across:
             factor = wide[: result[:, part].shape[1]].T
             factor[...] = y[:, part]
-            result[:, part] = x @ factor
+            result[:, part] = tiled_product(x, factor)
         else:
             factor = wide[: len(y[part])]
             factor[...] = y[part]
-            result += np.matmul(x[:, part], factor, out=product)
+            result += tiled_product(x[:, part], factor)
     return result
