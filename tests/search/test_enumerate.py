@@ -134,7 +134,7 @@ def test_bounds_lose_nothing_of_random_programs(space: str, seed: int) -> None:
     """In little memory, which has a part in what can be completed."""
     program = random_program(seed, ProgramSpace(operators=(2, 2), sizes=(2, 4, 6)))
     device = dataclasses.replace(CPU, operands_in_place=False, shared_memory_bytes=600)
-    bare = dataclasses.replace(SMALL_SPACES[space], dead_tensor_bound=False, completion_bound=False, time_limit=20)
+    bare = dataclasses.replace(SMALL_SPACES[space], dead_tensor_bound=False, completion_bound=False)
     found = [enumerate_graphs(program, device, options) for options in (SMALL_SPACES[space], bare)]
     assert [result.report.exhausted for result in found] == [True, True]
     assert graphs(found[0]) == graphs(found[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -80,6 +81,12 @@ def test_other_sizes_share_a_document_and_other_options_do_not() -> None:
     assert len(shelf.documents) == 2
 
 
+@functools.cache
+def _document_of_attention() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(json.dumps(structures_to_json(found_in(attention(2, 8, 4)))))
+    return document
+
+
 def _changed(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     changed = copy.deepcopy(document)
     place: Any = changed
@@ -104,9 +111,8 @@ def _changed(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dic
     ],
 )
 def test_documents_of_another_form_are_refused(path: tuple[Any, ...], value: Any) -> None:
-    document = json.loads(json.dumps(structures_to_json(found_in(attention(2, 8, 4)))))
     with pytest.raises(InvalidInput):
-        dict(structures_from_json(_changed(document, path, value), Options()))
+        dict(structures_from_json(_changed(_document_of_attention(), path, value), Options()))
 
 
 def test_a_damaged_document_costs_a_search_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
