@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -23,6 +23,13 @@ ARITHMETICS = [FloatBalls(), PreciseBalls(256), PreciseBalls(1280)]
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 MODERATE = st.floats(-300, 300)
 by_arithmetic = pytest.mark.parametrize("arith", ARITHMETICS, ids=lambda arith: arith.name)
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings_of_what_is_unknown() -> Iterator[None]:
+    """As where looks are taken: what leaves the range of numbers is unknown."""
+    with np.errstate(all="ignore"):
+        yield
 
 
 def vector(arith: Balls, *numbers: float) -> Ball:
