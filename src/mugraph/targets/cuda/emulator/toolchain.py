@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -54,18 +56,21 @@ def emulated_text(source: str) -> str:
     return f'{_text("builtins.h")}\n{interface()}\n{_text("functions.h")}\n#line 1 "{SOURCE_NAME}"\n{source}'
 
 
-def source_lines(library: Path, sites: list[int]) -> list[int | None]:
+def source_lines(library: Path, sites: Sequence[int]) -> list[int | None]:
     """The line of the kernel text that each instruction, given by its place in the library, was made from."""
-    found: list[int | None] = [None] * len(sites)
     tool = shutil.which("addr2line")
-    if tool is None:
-        return found
-    for number, site in enumerate(sites):
-        # A site is where a call returns to; the call stands just before it. Inlined device functions come first.
-        done = subprocess.run([tool, "-i", "-e", str(library), hex(site - 1)], capture_output=True, text=True)
-        lines = (line.split(" ")[0].rpartition(":") for line in done.stdout.splitlines())
-        found[number] = next((int(line) for file, _, line in lines if file.endswith(SOURCE_NAME) and line.isdigit()), None)
-    return found
+    if tool is None or not sites:
+        return [None] * len(sites)
+    # A site is where a call returns to; the call stands just before it.
+    calls = dict.fromkeys(hex(site - 1) for site in sites)
+    done = subprocess.run([tool, "-a", "-i", "-e", str(library), *calls], capture_output=True, text=True)
+    # Each address is repeated on a line of its own, before the places it was made from. Inlined device functions come first.
+    places = {
+        hex(int(address, 16)): text for address, text in re.findall(r"^(0x[0-9a-f]+)\n((?:(?!0x).*\n)*)", done.stdout, re.M)
+    }
+    kernel_line = re.compile(rf"{re.escape(SOURCE_NAME)}:(\d+)(?: .*)?$", re.M)
+    lines = (kernel_line.search(places.get(hex(site - 1), "")) for site in sites)
+    return [None if line is None else int(line[1]) for line in lines]
 
 
 @cache
