@@ -81,7 +81,7 @@ def written_where_it_lies(opt: PartitionedResult) -> bool:
 
 @pytest.mark.parametrize("function", IN_PLACE)
 def test_a_part_is_written_where_it_lies(function: Callable[..., Any]) -> None:
-    opt = mugraph.superoptimize(function, tensors(), profile=False)
+    opt = mugraph.superoptimize(function, tensors(), profile=False, budget=60)
     assert isinstance(opt, PartitionedResult)
     assert opt.pieces
     both(opt, function)
@@ -92,12 +92,12 @@ def test_a_part_is_written_where_it_lies(function: Callable[..., Any]) -> None:
 def test_a_tensor_that_is_read_before_is_not_written_until_then(function: Callable[..., Any]) -> None:
     graph = recorded(function)
     assert not ways_in_place(graph.module.graph, graph.written)
-    both(mugraph.superoptimize(function, tensors(), profile=False), function)
+    both(mugraph.superoptimize(function, tensors(), profile=False, budget=60), function)
 
 
 def test_a_tensor_that_lies_otherwise_is_changed_too() -> None:
     """As the graph was recorded for contiguous ones, it computes with a copy, whose values the tensor gets."""
-    opt = mugraph.superoptimize(by_slice, tensors(), profile=False)
+    opt = mugraph.superoptimize(by_slice, tensors(), profile=False, budget=60)
     query, cache, new = tensors()
     other, wanted = cache.transpose(0, 1).contiguous().transpose(0, 1), cache.clone()
     torch.testing.assert_close(opt(query, other, new), by_slice(query, wanted, new), rtol=1e-5, atol=1e-5)
@@ -114,19 +114,19 @@ def test_a_value_that_lies_otherwise_than_the_tensor_is_computed_apart() -> None
     ours, theirs = ([query, cache.mT.contiguous().mT, new] for query, cache, new in (tensors(), tensors()))
     graph = recorded_graph(record(flattened, ours))
     assert not ways_in_place(graph.module.graph, graph.written)
-    opt = mugraph.superoptimize(flattened, ours, profile=False)
+    opt = mugraph.superoptimize(flattened, ours, profile=False, budget=60)
     torch.testing.assert_close(opt(*ours), flattened(*theirs))
     torch.testing.assert_close(ours, theirs)
 
 
 def test_an_argument_that_is_returned_is_the_argument() -> None:
     ours = tensors()
-    _, cache = mugraph.superoptimize(returned, tensors(), profile=False)(*ours)
+    _, cache = mugraph.superoptimize(returned, tensors(), profile=False, budget=60)(*ours)
     assert cache is ours[1]
 
 
 def test_a_saved_result_writes_where_it_lies(tmp_path: Any) -> None:
-    opt = mugraph.superoptimize(by_slice, tensors(), profile=False)
+    opt = mugraph.superoptimize(by_slice, tensors(), profile=False, budget=60)
     again = mugraph.load(opt.save(tmp_path / "result"))
     both(again, by_slice)
     assert isinstance(again, PartitionedResult)
@@ -141,7 +141,7 @@ def test_nothing_is_written_before_what_raises() -> None:
         ordered = (torch.sinh(scales.sort().values) + 1).sort().values - 1
         return attention(query, cache), torch.linalg.cholesky(torch.diag_embed(ordered))
 
-    opt = mugraph.superoptimize(with_root, (*tensors(), torch.ones(3)), profile=False)
+    opt = mugraph.superoptimize(with_root, (*tensors(), torch.ones(3)), profile=False, budget=60)
     ours = tensors()
     with pytest.raises(RuntimeError, match="positive-definite"):
         opt(*ours, -torch.ones(3))

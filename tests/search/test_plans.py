@@ -34,6 +34,10 @@ H100 = device_for("cuda:sm_90")
 GPUS = ["cuda:sm_80", "cuda:sm_90", "cuda:sm_100"]
 
 
+COARSE = Options(finer_tier_seconds=0.0)
+"""Where what is looked for is in the coarsest tier: the finer ones have as many seconds as there are, on any machine."""
+
+
 def grouped_attention(batch: int, dtype: DType = DType.FP32) -> Graph:
     """Attention of 8 query rows over 8192 keys, for two groups of heads."""
     p = Program()
@@ -99,7 +103,7 @@ def kinds(graph: Graph) -> list[str]:
 
 @pytest.mark.parametrize("target", ["cpu", *GPUS])
 def test_attention_in_one_kernel_and_in_two(target: str) -> None:
-    graphs = [candidate.graph for candidate in search(grouped_attention(8), device_for(target)).candidates]
+    graphs = [candidate.graph for candidate in search(grouped_attention(8), device_for(target), options=COARSE).candidates]
     whole = [graph for graph in graphs if len(graph.kernels()) == 1]
     split = [graph for graph in graphs if len(graph.kernels()) == 2 and len(graph.kernels()[0].outputs) == 3]
     assert any(kernel.body is not None and kernel.body.loop > 1 for graph in whole for kernel in graph.kernels())
@@ -132,7 +136,7 @@ def test_a_wide_hidden_layer_is_stored() -> None:
 def test_outputs_that_others_are_computed_from() -> None:
     for size, device in ((16, device_for("cpu")), (1024, H100)):
         program = block_of_a_model(size)
-        found = search(program, device).candidates
+        found = search(program, device, options=COARSE).candidates
         if size == 16:
             for candidate in found:
                 for got, wanted in zip(outputs(candidate.graph), outputs(program), strict=True):
@@ -141,7 +145,7 @@ def test_outputs_that_others_are_computed_from() -> None:
 
 
 def test_partial_results_are_costed_in_fp32() -> None:
-    wide, narrow = (search(grouped_attention(8, dtype), H100).candidates[0] for dtype in (DType.FP32, DType.BF16))
+    wide, narrow = (search(grouped_attention(8, dtype), H100, options=COARSE).candidates[0] for dtype in (DType.FP32, DType.BF16))
     first, second = narrow.graph.kernels()
     assert {tensor.dtype for tensor in first.outputs} == {DType.FP32}
     assert second.output.dtype is DType.BF16
@@ -209,7 +213,7 @@ def test_two_kernels_store_several_tensors_and_the_report_says_how_many() -> Non
 def test_a_launch_stores_what_it_makes_on_the_way() -> None:
     """The sum is an output; the launch that makes it normalises it as well, for a library to multiply."""
     program = residual(1024)
-    best = search(program, H100).candidates[0].graph
+    best = search(program, H100, options=COARSE).candidates[0].graph
     assert [len(kernel.outputs) for kernel in best.kernels()] == [1, 2, 1]
     assert best.kernels()[-1].op == "matmul"
     small = residual(8)
