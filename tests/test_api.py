@@ -309,10 +309,10 @@ def test_without_a_budget_the_function_is_called() -> None:
 
 
 def test_what_pytorch_loads_once_is_no_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.selection.whole_programs.load_tracer", lambda: time.sleep(2.0))
+    monkeypatch.setattr("mugraph.selection.whole_programs.load_tracer", lambda: time.sleep(0.5))
     started = time.monotonic()
     opt = mugraph.superoptimize(normalised_product, inputs(), budget=20.0)
-    assert opt.report.total_seconds < time.monotonic() - started - 1.9
+    assert opt.report.total_seconds < time.monotonic() - started - 0.4
 
 
 def test_budget_too_small_for_any_result_gives_the_original() -> None:
@@ -338,7 +338,7 @@ def test_programs_of_a_thousand_operators_have_kernels() -> None:
     for _ in range(1000):
         deep = deep.relu() + 1
     program.output(deep)
-    opt = mugraph.superoptimize(program, budget=20, profile=False, cache="off")
+    opt = mugraph.superoptimize(program, budget=120, profile=False, cache="off")
     assert "segments" in opt.report.exhausted_what
     assert opt.found
     np.testing.assert_array_equal(opt(np.zeros(x.shape, np.float32)), np.full(x.shape, 1000, np.float32))

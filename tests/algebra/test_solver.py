@@ -13,7 +13,8 @@ from .test_oracle import EXAMPLES
 
 z3 = pytest.importorskip("z3")
 
-_TIMEOUT_MS = 1000
+_EFFORT = 300_000
+"""Of Z3, in its own units, which are the same on every machine: ten times what the hardest of its proofs here takes."""
 
 
 class Theory:
@@ -26,7 +27,7 @@ class Theory:
         self.functions["sum"] = z3.Function("sum", z3.IntSort(), self.sort, self.sort)
         self.related = z3.Function("subexpr", self.sort, self.sort, z3.BoolSort())
         self.solver = z3.Solver()
-        self.solver.set("timeout", _TIMEOUT_MS)
+        self.solver.set("rlimit", _EFFORT)
         self.solver.add(*self._equations(), *self._subexpressions())
 
     def term(self, tree: Tree | int) -> Any:
@@ -37,7 +38,7 @@ class Theory:
         return self.functions[str(tree[0])](*map(self.term, tree[1:]))
 
     def proves(self, e: Tree, target: Tree) -> bool:
-        """Whether Z3 derives subexpr(e, target) within the timeout."""
+        """Whether Z3 derives subexpr(e, target) with that effort."""
         self.solver.push()
         self.solver.add(z3.Not(self.related(self.term(e), self.term(target))))
         answer = self.solver.check()
@@ -91,7 +92,7 @@ def _check(pairs: list[tuple[Tree, Tree]]) -> int:
 
 def test_z3_proves_nothing_that_the_oracle_denies() -> None:
     denied = [(e, target) for e, target, expected in EXAMPLES if not expected]
-    assert _check(denied[::3]) == 0
+    assert _check(denied) == 0
 
 
 def test_z3_proves_most_of_what_the_oracle_admits() -> None:

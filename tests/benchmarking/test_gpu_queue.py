@@ -23,10 +23,10 @@ def test_an_entry_passes_fails_or_is_cut_short(tmp_path: Path) -> None:
 
 
 def test_what_a_command_started_ends_with_it(tmp_path: Path) -> None:
-    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     started = time.monotonic()
     assert run(Entry("slow", ("-c", child), 60), tmp_path, 0.5)["outcome"] == "cut short"
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 300
 
 
 def test_a_missing_tool_is_no_failure(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -130,4 +131,5 @@ def test_products_of_fp16_take_no_longer_than_those_of_fp32_by_much() -> None:
         return time.perf_counter() - started
 
     seconds(narrow), seconds(wide)
-    assert min(seconds(narrow) for _ in range(5)) < 20 * min(seconds(wide) for _ in range(5))
+    pairs = [(seconds(narrow), seconds(wide)) for _ in range(5)]
+    assert statistics.median(ours / theirs for ours, theirs in pairs) < 20

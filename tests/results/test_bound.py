@@ -61,7 +61,7 @@ class Tied(nn.Module):
 
 def optimized(module: nn.Module, x: torch.Tensor) -> mugraph.Superoptimized:
     with torch.no_grad():
-        return mugraph.superoptimize(module.eval(), (x,), budget=30.0, profile=False, cache="off")
+        return mugraph.superoptimize(module.eval(), (x,), budget=300.0, profile=False, cache="off")
 
 
 def same(result: Any, module: Any, *inputs: Any) -> None:
@@ -182,7 +182,7 @@ def test_functions_bring_along_what_they_close_over(tmp_path: Path) -> None:
         return scaled
 
     function, other = made(torch.randn(16)), made(torch.randn(16))
-    opt = mugraph.superoptimize(function, (X,), budget=20.0, profile=False, cache="off")
+    opt = mugraph.superoptimize(function, (X,), budget=120.0, profile=False, cache="off")
     loaded = mugraph.load(opt.save(tmp_path / "function"))
     assert [constant.name for constant in loaded.calling.constants] == [loaded.input_names[-1]]
     for each in (function, other):
@@ -202,7 +202,7 @@ def of_parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("function", [of_one_program, of_parts])
 def test_who_writes_to_a_returned_constant_changes_no_later_call(function: Callable[..., Any], tmp_path: Path) -> None:
-    opt = mugraph.superoptimize(function, (X,), budget=20.0, profile=False, cache="off")
+    opt = mugraph.superoptimize(function, (X,), budget=120.0, profile=False, cache="off")
     assert opt.is_one_program == (function is of_one_program)
     loaded = mugraph.load(opt.save(tmp_path / "positions"))
     for result in (opt, loaded, loaded.bound_to(function)):

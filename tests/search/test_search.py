@@ -309,9 +309,7 @@ def test_finer_tiers_are_left_out_where_nothing_can_win_as_much_as_is_worth_it()
     program = Program()
     x, gain = program.input("x", (64, 4096)), program.input("gain", (4096,))
     graph = finished(program, x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * gain)
-    everything, enough = (
-        search(graph, CPU, budget=60, options=Options(max_kernels=1, least_gain=gain)) for gain in (0.0, 0.1)
-    )
+    everything, enough = (search(graph, CPU, budget=60, options=Options(max_kernels=1, least_gain=gain)) for gain in (0.0, 0.1))
     assert everything.report.exhausted
     assert not everything.report.settled
     assert enough.report.settled

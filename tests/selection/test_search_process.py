@@ -177,12 +177,12 @@ def test_who_waits_for_a_process_that_is_ended_is_told(end: str, error: type, mo
     process, raised, ready = SearchProcess(), list[BaseException](), threading.Event()
     monkeypatch.setattr(search_process, "_new_process", lambda: silent_process(ready))
     thread = asked_in_a_thread(process, raised)
-    assert ready.wait(60)
+    assert ready.wait(300)
     while process._process is None:  # the lock is held until it is known
         with process._changes:
             pass
     getattr(process, end)()
-    thread.join(60)
+    thread.join(300)
     assert [type(each) for each in raised] == [error]
 
 
@@ -198,5 +198,5 @@ def test_a_process_that_ended_is_replaced(process: SearchProcess, monkeypatch: p
 def test_the_process_ends_with_its_input() -> None:
     command = [sys.executable, "-m", "mugraph.selection.search_process"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, input="", text=True, timeout=120, env=environment, check=False)
+    done = subprocess.run(command, input="", text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 0

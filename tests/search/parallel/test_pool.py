@@ -118,7 +118,7 @@ def test_a_deadline_ends_the_wait_for_a_worker() -> None:
     ticks: list[str] = []
     result = tasks[1].result(started + 0.1, lambda stage, states: ticks.append(stage))
     assert result == NOTHING
-    assert 0.1 <= time.perf_counter() - started < 5  # the worker never answers
+    assert 0.1 <= time.perf_counter() - started < 60  # the worker never answers
     assert ticks
     assert set(ticks) == {ITEMS[1].where}
 

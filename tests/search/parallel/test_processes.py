@@ -86,7 +86,7 @@ class Held:
 
     def worker(self, pool: Processes[Any]) -> int:
         """The process that has the item, once one has."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while not self.begun.exists():
             assert time.monotonic() < until, "no worker began to search"
             pool.dispatch()
@@ -136,7 +136,7 @@ def test_a_worker_that_dies_while_it_sends_what_it_found_is_noticed(seconds: flo
     try:
         tasks = [pool.submit(Heavy(seconds)), pool.submit(Heavy(60.0))]
         pool.dispatch()
-        deadline = time.perf_counter() + 60
+        deadline = time.perf_counter() + 300
         assert [len(task.result(deadline, lambda stage, states: None)) for task in tasks] == [100_000_000] * 2
     finally:
         pool.close()
@@ -163,5 +163,5 @@ def test_a_script_without_a_guarded_main_may_use_workers(tmp_path: Path) -> None
         "p.output((x @ w).silu())\n"
         "print(len(search(p.graph, device_for('cpu'), workers=2).candidates))\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, check=True)
     assert int(done.stdout) > 0
