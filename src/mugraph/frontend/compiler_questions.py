@@ -30,6 +30,8 @@ _ASKED = (
 )
 _QUESTIONS: frozenset[CodeType] = frozenset(inspect.unwrap(asked).__code__ for asked in _ASKED)
 """Questions that Dynamo and torch.export answer in different ways, or one way for all sizes and another for one."""
+_NAMES = frozenset(code.co_name for code in _QUESTIONS)
+"""Looked at first: a name has its hash, while that of a piece of code is computed whenever it is asked for."""
 
 
 @contextlib.contextmanager
@@ -39,11 +41,11 @@ def asked_outside_torch() -> Iterator[list[str]]:
     before = sys.getprofile()
 
     def look(frame: FrameType, event: str, value: Any) -> None:
-        code, caller = frame.f_code, frame.f_back
-        if event == "call" and code in _QUESTIONS and caller is not None:
-            home: str = caller.f_globals.get("__name__") or ""
-            if home.partition(".")[0] != "torch":
-                asked.append(code.co_name)
+        if event != "call" or frame.f_code.co_name not in _NAMES or frame.f_code not in _QUESTIONS or frame.f_back is None:
+            return
+        home: str = frame.f_back.f_globals.get("__name__") or ""
+        if home.partition(".")[0] != "torch":
+            asked.append(frame.f_code.co_name)
 
     sys.setprofile(look)
     try:
