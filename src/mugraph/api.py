@@ -48,7 +48,7 @@ from mugraph.selection.whole_programs import (
 from mugraph.sizes.dims import Dynamic
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, superoptimized_for_sizes
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import ProgressCallback, Reporter, silent
+from mugraph.support.progress import ProgressCallback, Reporter, silent, since
 from mugraph.support.store import Mode, Store
 from mugraph.verifier import Verdict, prover, verify_graphs
 from mugraph.verifier.counterexamples import Counterexample
@@ -203,6 +203,7 @@ def superoptimize(
         )
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
         deadline = reading(deadline, tell, fn)
+        tell = since(deadline, tell)
         if isinstance(fn, Program | Graph):
             return superoptimized(program_problem(fn, example_inputs), settings, deadline, tell)
         call, given = _recorded(fn, example_inputs)

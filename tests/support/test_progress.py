@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import sys
+import time
 import types
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from mugraph.errors import InvalidInput
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import INTERRUPTED, Event, Reporter, _live_console
+from mugraph.support.progress import INTERRUPTED, Event, Reporter, _live_console, since
 
 
 class Terminal(io.StringIO):
@@ -39,6 +40,15 @@ def test_a_terminal_has_a_bar_that_is_gone_in_the_end() -> None:
     assert "compile: candidate 2 of 4" in shown
     assert "━" in shown
     assert shown.endswith("\x1b[2K")
+
+
+def test_stages_tell_the_seconds_of_the_call_and_not_of_their_part_of_it() -> None:
+    events: list[Event] = []
+    begun = Deadline(60.0, started=time.monotonic() - 10.0)
+    since(begun, events.append)(Event("search", "10 tensors", Deadline(30.0).elapsed, done=0.5))
+    (told,) = events
+    assert 10.0 <= told.seconds < 60.0
+    assert (told.stage, told.text, told.done) == ("search", "10 tensors", 0.5)
 
 
 def test_the_answer_to_ctrl_c_stays() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
+
+from mugraph.support.deadline import Deadline
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +39,11 @@ ProgressCallback = Callable[[Event], None]
 
 def silent(event: Event) -> None:
     """The callback of those who did not ask."""
+
+
+def since(deadline: Deadline, tell: ProgressCallback) -> ProgressCallback:
+    """The callback, told the seconds since a deadline began: stages that have a part of its time count from their own start."""
+    return lambda event: tell(replace(event, seconds=deadline.elapsed))
 
 
 class Reporter:
