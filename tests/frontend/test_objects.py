@@ -79,7 +79,7 @@ def test_what_is_no_plain_object_with_tensors_stays_as_it_is() -> None:
 
 def test_results_are_objects_of_the_functions_class() -> None:
     x = torch.randn(6, 8)
-    opt = mugraph.superoptimize(projected, (x,), budget=5)
+    opt = mugraph.superoptimize(projected, (x,), budget=60)
     y, held = opt(x)
     wanted, expected = projected(x)
     assert type(held) is Cache
@@ -93,14 +93,14 @@ def test_results_are_objects_of_the_functions_class() -> None:
 
 
 def test_a_result_with_an_object_is_not_saved(tmp_path: Path) -> None:
-    opt = mugraph.superoptimize(projected, (torch.randn(6, 8),), budget=5, profile=False)
+    opt = mugraph.superoptimize(projected, (torch.randn(6, 8),), budget=60, profile=False)
     with pytest.raises(InvalidInput, match="an output of type Cache cannot be saved"):
         opt.save(tmp_path / "saved")
 
 
 def test_arguments_are_read_out_of_objects() -> None:
     x = torch.randn(4, 8)
-    opt = mugraph.superoptimize(attended, (x, cache()), budget=5, profile=False)
+    opt = mugraph.superoptimize(attended, (x, cache()), budget=60, profile=False)
     for _ in range(2):
         held = cache()
         torch.testing.assert_close(opt(x, held), attended(x, held), rtol=1e-4, atol=1e-4)
@@ -139,7 +139,7 @@ def test_attributes_that_are_changed_are_refused() -> None:
     held = cache()
     keys = held.layers[0].keys
     with pytest.raises(InvalidInput, match=r"appended changes the list, dict or object that held\.layers\.0\.keys is in"):
-        mugraph.superoptimize(appended, (torch.randn(4, 8), held), budget=5)
+        mugraph.superoptimize(appended, (torch.randn(4, 8), held), budget=60)
     assert held.layers[0].keys is keys
 
 
@@ -154,7 +154,7 @@ def test_tensors_in_objects_are_changed_by_calls_and_not_by_the_search() -> None
     held.layers[0].values.fill_(0.0)
     before = copy.deepcopy(held)
     x = torch.randn(4, 8)
-    opt = mugraph.superoptimize(moved, (x, held), budget=5)
+    opt = mugraph.superoptimize(moved, (x, held), budget=60)
     for ours, theirs in zip(held, before, strict=True):
         assert torch.equal(ours.keys, theirs.keys)
         assert torch.equal(ours.values, theirs.values)
@@ -171,7 +171,7 @@ def test_an_object_in_two_places_is_refused(way: str) -> None:
     if way == "in itself":
         held.layers[0].cache = held
     with pytest.raises(InvalidInput, match="that holds tensors stands in two places, or in itself; pass copies"):
-        mugraph.superoptimize(lambda x, pair: x + pair[0].layers[0].keys, (torch.randn(6, 8), [held, held]), budget=5)
+        mugraph.superoptimize(lambda x, pair: x + pair[0].layers[0].keys, (torch.randn(6, 8), [held, held]), budget=60)
 
 
 def test_the_decorator_takes_objects() -> None:

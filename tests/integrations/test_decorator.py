@@ -33,7 +33,7 @@ class Layer(nn.Module):
         super().__init__()
         self.norm, self.linear = nn.RMSNorm(32), nn.Linear(32, 16)
 
-    @mugraph.optimize(budget=20.0)
+    @mugraph.optimize(budget=120.0)
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch declares no arguments
         return torch.nn.functional.linear(self.norm(x), self.linear.weight, self.linear.bias)
 
@@ -46,7 +46,7 @@ def pieces_win(kernels_win: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def optimized() -> Optimized[..., torch.Tensor]:
-    return mugraph.optimize(norm_linear, budget=20.0)
+    return mugraph.optimize(norm_linear, budget=120.0)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_module_that_trains_is_another_kind(whole: bool) -> None:
             super().__init__()
             self.drop = nn.Dropout(0.5)
 
-        @mugraph.optimize(budget=20.0)
+        @mugraph.optimize(budget=120.0)
         def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch declares no arguments
             return self.drop(x.exp() + 1.0) * 2.0  # type: ignore[no-any-return]
 
@@ -148,7 +148,7 @@ def test_a_failure_of_ours_is_no_failure_of_the_function(monkeypatch: pytest.Mon
         raise AssertionError
 
     monkeypatch.setattr(decorator, "superoptimize", failing)
-    optimized = mugraph.optimize(norm_linear, budget=20.0)
+    optimized = mugraph.optimize(norm_linear, budget=120.0)
     with pytest.warns(LeftToPyTorch, match="please report this"):
         assert torch.equal(optimized(X, W), norm_linear(X, W))
     with pytest.raises(AssertionError):
@@ -178,7 +178,7 @@ def test_other_tensors_of_the_function_are_optimized_for_anew() -> None:
 
 def test_a_module_keeps_what_it_has() -> None:
     model = nn.Sequential(nn.RMSNorm(32), nn.Linear(32, 16)).requires_grad_(False)
-    optimized = mugraph.optimize(model, budget=20.0)
+    optimized = mugraph.optimize(model, budget=120.0)
     assert [*optimized.parameters()] == [*model.parameters()]
     close(optimized(X), model(X))
     assert len(optimized.results) == 1
@@ -193,7 +193,7 @@ def test_what_is_no_program_runs_in_pieces() -> None:
     def shifted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return norm_linear(x.logcumsumexp(0), w)[:, 1:]
 
-    optimized = mugraph.optimize(shifted, budget=20.0)
+    optimized = mugraph.optimize(shifted, budget=120.0)
     x, weight = torch.randn(8, 512), torch.randn(512, 1024)
     close(optimized(x, weight), shifted(x, weight))
     (result,) = optimized.results
@@ -206,7 +206,7 @@ def test_what_is_no_program_runs_in_pieces() -> None:
 
 
 def test_what_has_no_kernels_runs_as_ever() -> None:
-    optimized = mugraph.optimize(lambda x: x.logcumsumexp(0)[1:], budget=20.0)
+    optimized = mugraph.optimize(lambda x: x.logcumsumexp(0)[1:], budget=120.0)
     with pytest.warns(LeftToPyTorch, match="no piece of it runs as kernels.*logcumsumexp"):
         assert torch.equal(optimized(X), X.logcumsumexp(0)[1:])
     with warnings.catch_warnings():
@@ -227,7 +227,7 @@ def test_what_changes_its_inputs_runs_once(grad: bool, branches: bool) -> None:
         return x.logcumsumexp(1)
 
     x = torch.zeros(4, 8)
-    optimized = mugraph.optimize(changing, budget=20.0)
+    optimized = mugraph.optimize(changing, budget=120.0)
     with torch.set_grad_enabled(grad):
         for call in (1.0, 2.0):
             with warnings.catch_warnings():
@@ -240,7 +240,7 @@ def test_what_changes_its_inputs_runs_once(grad: bool, branches: bool) -> None:
 def test_slower_kernels_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = BaselineComparison({EAGER: Duel.of([2e-6] * 5, [1e-6] * 5)})
     monkeypatch.setattr("mugraph.selection.own_function.compare", lambda *call, **settings: lost)
-    optimized = mugraph.optimize(norm_linear, budget=20.0)
+    optimized = mugraph.optimize(norm_linear, budget=120.0)
     with pytest.warns(LeftToPyTorch, match=r"not clearly faster \(0.50 times"):
         assert torch.equal(optimized(X, W), norm_linear(X, W))
     assert not optimized.results
@@ -248,7 +248,7 @@ def test_slower_kernels_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_answer_for_a_range_of_sizes() -> None:
     batch = mugraph.Dim("batch", 2, 6)
-    optimized = mugraph.optimize(norm_linear, dynamic={0: {0: batch}}, budget=20.0)
+    optimized = mugraph.optimize(norm_linear, dynamic={0: {0: batch}}, budget=120.0)
     for size in (2, 4, 6):
         x = torch.randn(size, 32)
         close(optimized(x, W), norm_linear(x, W))
@@ -266,7 +266,7 @@ def test_tensors_without_numbers_and_mapped_ones(optimized: Optimized[..., torch
 
 
 def test_values_that_have_no_hash() -> None:
-    optimized = mugraph.optimize(lambda x, sizes: x * len(sizes), budget=20.0)
+    optimized = mugraph.optimize(lambda x, sizes: x * len(sizes), budget=120.0)
     with pytest.warns(LeftToPyTorch, match="neither a tensor nor a value"):
         assert torch.equal(optimized(X, {1, 2}), X * 2)
 

@@ -18,7 +18,7 @@ from mugraph.integrations.masked_run import MaskedRun
 from mugraph.integrations.torch_compile import compilations
 from mugraph.sizes.capacities import AtCapacity
 
-ALL: dict[str, Any] = {"budget": 20.0, "keep": "all", "strict": True}
+ALL: dict[str, Any] = {"budget": 120.0, "keep": "all", "strict": True}
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -35,7 +35,7 @@ from mugraph.selection import whole_programs
 
 from .networks import Mlp
 
-ALL: dict[str, Any] = {"keep": "all", "budget": 20.0}
+ALL: dict[str, Any] = {"keep": "all", "budget": 120.0}
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "decoder_layer.py"
 def optimized(example: Example, inputs: tuple[Any, ...], **settings: Any) -> Partitioned:
     """The result whose calls run kernels wherever there are any, as nothing is measured."""
     with torch.no_grad():
-        opt = mugraph.superoptimize(example.function, inputs, budget=30.0, profile=False, cache="off", seed=3, **settings)
+        opt = mugraph.superoptimize(example.function, inputs, budget=120.0, profile=False, cache="off", seed=3, **settings)
     assert isinstance(opt, Partitioned)
     return opt
 

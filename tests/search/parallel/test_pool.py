@@ -116,9 +116,9 @@ def test_a_deadline_ends_the_wait_for_a_worker() -> None:
     tasks[0].result(float("inf"), lambda stage, states: None)
     started = time.perf_counter()
     ticks: list[str] = []
-    result = tasks[1].result(started + 0.1, lambda stage, states: ticks.append(stage))
+    result = tasks[1].result(started + 0.5, lambda stage, states: ticks.append(stage))
     assert result == NOTHING
-    assert 0.1 <= time.perf_counter() - started < 60  # the worker never answers
+    assert 0.5 <= time.perf_counter() - started < 60  # the worker never answers
     assert ticks
     assert set(ticks) == {ITEMS[1].where}
 
