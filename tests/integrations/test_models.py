@@ -60,7 +60,7 @@ def compare(generate: ModuleType, name: str, dtype: torch.dtype, steps: int, **o
 
 
 def test_ngpt_generates_what_eager_generates(generate: ModuleType) -> None:
-    compare(generate, "ngpt", torch.float32, 8, budget=20.0)
+    compare(generate, "ngpt", torch.float32, 8, budget=90.0)
 
 
 @pytest.mark.slow
