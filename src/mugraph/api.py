@@ -23,7 +23,7 @@ from mugraph.ir.ops import GRAPH_DEFINED, is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
-from mugraph.results.serialization import CAPACITIES, ONE_PROGRAM, RANGE, SavedProgram, kind_of, read_manifest
+from mugraph.results.serialization import ONE_PROGRAM, RANGES, SavedProgram, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
@@ -351,7 +351,7 @@ def rebuild(
     kind = kind_of(read_manifest(folder))
     if kind == ONE_PROGRAM:
         return rebuilt_program(folder)
-    if kind in (RANGE, CAPACITIES):
+    if kind in RANGES:
         raise InvalidInput(f"{folder} holds a range of sizes; rebuild the results in its folder {kind}, or optimize again")
     require_torch(f"to run parts of {folder}")
     from mugraph.pieces.partitioned import rebuilt
@@ -447,7 +447,7 @@ def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
     kind = kind_of(read_manifest(folder))
     if kind == ONE_PROGRAM:
         return load_program(folder, trust_sources)
-    if kind in (RANGE, CAPACITIES):
+    if kind in RANGES:
         raise InvalidInput(f"{folder} holds a range of sizes; read it with mugraph.DynamicSuperoptimized.load")
     require_torch(f"to run parts of {folder}")
     from mugraph.pieces.partitioned import load as load_pieces

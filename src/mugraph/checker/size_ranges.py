@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from mugraph.checker.constants import check_constants
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.lookups import places_with_lookups, with_inputs_for_lookups
 from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_range
@@ -29,10 +30,10 @@ def check_sizes(folder: Path) -> tuple[int, ...]:
         rows = document.get("rows")
         if rows is not None:
             _check_rows(rows, dims, low, high)
-        slices = {size: _slice(place, dims, size, rows is not None) for size, place in places.items()}
+        slices = {size: slice_of(place, dims, size, rows is not None) for size, place in places.items()}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Rejected(f"the saved range is malformed ({type(error).__name__}: {error})") from None
-    _compare(slices)
+    compare_slices(slices)
     return tuple(slices)
 
 
@@ -45,9 +46,12 @@ def _check_rows(rows: Json, dims: list[int | None], low: int, high: int) -> None
         raise Rejected("sizes.json: rows have two dimensions, and there is one")
 
 
-def _slice(folder: Path, dims: list[int | None], size: int, of_rows: bool) -> tuple[Json, list[int | None]]:
-    """The program of a result at size 1 of the axis, and the axis in its outputs, which is where its muGraph has it. Of rows
-    there is one of the dimension before it."""
+def slice_of(
+    folder: Path, dims: list[int | None], size: int, of_rows: bool = False, with_graph: bool = True
+) -> tuple[Json, list[int | None]]:
+    """The program of a result at size 1 of the axis, and the axis in its outputs, which is where its muGraph has it; that is not
+    looked at without `with_graph`. Of rows there is one of the dimension before it. `dims` may leave out constants, which are
+    last. Raises Rejected and Undecided."""
     saved = read(folder)
     graphs = []
     for name in ("program.json", "graph.json"):
@@ -56,10 +60,14 @@ def _slice(folder: Path, dims: list[int | None], size: int, of_rows: bool) -> tu
         graphs.append(graph)
     program, graph = graphs
     inputs = [node["outputs"][0]["shape"] for node in program["nodes"] if node["op"] == "input"]
+    if len(dims) + check_constants(saved, program) == len(inputs):
+        dims = [*dims, *[None] * (len(inputs) - len(dims))]
     if len(inputs) != len(dims) or any(dim is not None and shape[dim] != size for shape, dim in zip(inputs, dims, strict=True)):
         raise Rejected(f"sizes/{size}: its program does not take inputs of that size where sizes.json says")
     if of_rows and any(dim is not None and shape[dim - 1] != 1 for shape, dim in zip(inputs, dims, strict=True)):
         raise Rejected(f"sizes/{size}: its program has several of the dimension before its rows")
+    if not with_graph:
+        return cut_axis(program, dims)
     places = places_with_lookups(program, graph, dims)
     (ours, outputs), (_, theirs) = (cut_axis(each, places) for each in with_inputs_for_lookups(program, graph))
     if outputs != theirs:
@@ -67,7 +75,7 @@ def _slice(folder: Path, dims: list[int | None], size: int, of_rows: bool) -> tu
     return ours, outputs
 
 
-def _compare(slices: Mapping[int, tuple[Json, list[int | None]]]) -> None:
+def compare_slices(slices: Mapping[int, tuple[Json, list[int | None]]]) -> None:
     """Raise Undecided unless all sizes have one program of a slice."""
     largest = max(slices)
     for size, (program, outputs) in slices.items():

@@ -13,6 +13,7 @@ from mugraph.frontend import require_torch
 from mugraph.ir.serialize import graph_from_json
 
 if TYPE_CHECKING:
+    from mugraph.sizes.masked_functions import MaskedFunction
     from mugraph.sizes.saved_capacities import SavedCapacities
 
 
@@ -23,6 +24,16 @@ def check_range_of_capacities(folder: Path, word: str | None, rounds: int | None
 
     check = RangeCheck(SavedCapacities.of, "slots", _none_reached, _function, "capacities, which hold all sizes")
     return check.answer(folder, word, rounds, json_output)
+
+
+def other_program(saved: SavedCapacities, programs: Programs, masked: MaskedFunction) -> Path | None:
+    """The first of the folders whose program is not the masked one of a function at its capacity."""
+    for capacity, place in saved.programs.items():
+        files = programs[place].examination.saved
+        document = None if files is None else files.document("program.json")
+        if files is None or not saved.is_at(capacity, graph_from_json(document), constants_in(files), masked):
+            return place
+    return None
 
 
 def _none_reached(folder: Path) -> str:
@@ -39,11 +50,9 @@ def _function(word: str, saved: SavedCapacities, programs: Programs) -> Part:
         masked = recorded_again(masked_function, word, [(*place, saved.dim) for place in saved.dynamic])
     except SizeMatters as error:
         return Part(Status.REFUSED, f"{word} is no masked program at every size: {error}")
-    for capacity, place in saved.programs.items():
-        files = programs[place].examination.saved
-        document = None if files is None else files.document("program.json")
-        if files is None or not saved.is_at(capacity, graph_from_json(document), constants_in(files), masked):
-            return Part(Status.REFUSED, f"{word} is another masked program than that in {place}")
+    other = other_program(saved, programs, masked)
+    if other is not None:
+        return Part(Status.REFUSED, f"{word} is another masked program than that in {other}")
     return Part(
         Status.CHECKED, f"recorded again, its masked programs are these {masked.claim.partition(':')[0]}, and so are its results"
     )

@@ -64,6 +64,11 @@ class SlotPlaces:
     """Inputs by number, of which the slots that are not held are 0; those of others may hold anything."""
 
     @property
+    def places(self) -> SlotPlaces:
+        """These alone, of whatever else is a graph."""
+        return SlotPlaces(self.inputs, self.slots, self.counts, self.outputs, self.zeroed)
+
+    @property
     def more(self) -> int:
         """How much larger than the symbol the axis gets."""
         places = [place.more for place in (*self.inputs, *self.outputs) if place is not None]

@@ -13,18 +13,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mugraph.frontend.masked_axis import name_of
+from mugraph.frontend.one_symbol import OneSymbol
 from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, check_slices, symbols_of
 from mugraph.frontend.torch_casts import tensors_of
 
-_HINT = 61
-"""The number of rows at which a graph is recorded with a symbol, no more common than others."""
 _MOVING = "view reshape _unsafe_view flatten unflatten unsqueeze squeeze clone contiguous alias detach _to_copy to expand"
 _OF_PARTS = (
     "permute transpose t slice narrow select split split_with_sizes chunk cat full zeros ones full_like zeros_like ones_like"
@@ -48,7 +43,7 @@ class _Symbols:
     def place(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """The first dimension of the rows, and how many they are; None of a tensor that has none. Raises SizeMatters where one
         size stands without the other, or otherwise than before it."""
-        sizes = [*map(_expression, tensor.shape)]
+        sizes = [*map(expression_of, tensor.shape)]
         dims = [dim for dim, size in enumerate(tensor.shape) if symbols_of(size)]
         match dims:
             case []:
@@ -125,7 +120,7 @@ def _symbols(graph: fx.Graph) -> _Symbols:
         raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and two are wanted")
     for node in graph.nodes:
         for tensor in tensors_of(node) if node.op == "placeholder" else ():
-            sizes: list[Any] = [_expression(size) for size in tensor.shape if symbols_of(size)]
+            sizes: list[Any] = [expression_of(size) for size in tensor.shape if symbols_of(size)]
             if len(sizes) == 2 and {*sizes} == symbols:
                 return _Symbols(*sizes)
     raise SizeMatters("no argument has both sizes")
@@ -135,19 +130,14 @@ class _Merging:
     """Tensors without data, with one symbol for the rows."""
 
     def __init__(self, symbols: _Symbols) -> None:
-        self.symbols = symbols
-        with _disable_current_modes():
-            real = torch.empty(_HINT)
-        self._mode = FakeTensorMode(shape_env=ShapeEnv())
-        context: Any = StatelessSymbolicContext([DimDynamic.DUCK])
-        self._rows = self._mode.from_tensor(real, source=ConstantSource("rows"), symbolic_context=context).shape[0]
+        self.symbols, self._rows = symbols, OneSymbol()
 
     def value(self, value: Any) -> Any:
         """What stands for a value: tensors with rows, and the number of rows for every number that depends on a size."""
         if isinstance(value, (tuple, list)):
             return type(value)(map(self.value, value))
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return self._rows if symbols_of(value) else value
+            return self._rows.size if symbols_of(value) else value
         return self._tensor(value) if isinstance(value, torch.Tensor) else value
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -155,9 +145,8 @@ class _Merging:
         shape = list(tensor.shape)
         if place is not None:
             first, count = place
-            shape[first : first + count] = [self._rows]
-        with _disable_current_modes(), self._mode:
-            return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+            shape[first : first + count] = [self._rows.size]
+        return self._rows.like(tensor, shape)
 
     def copy(self, node: fx.Node, made: fx.Graph, copies: dict[fx.Node, fx.Node]) -> fx.Node:
         """A node in the merged graph; raises SizeMatters where it has none."""
@@ -206,5 +195,6 @@ def _has_rows(node: fx.Node) -> bool:
     return bool(made) and any(symbols_of(tensor.shape) for tensor in (*made, *read))
 
 
-def _expression(size: Any) -> Any:
+def expression_of(size: Any) -> Any:
+    """A size as a formula of symbols, or the number that it is."""
     return size.node.expr if isinstance(size, torch.SymInt) else size

@@ -518,6 +518,11 @@ def _rule(target: torch._ops.OpOverload) -> Rule:
     raise SizeMatters("it is not known to do the same to every slice")
 
 
+def keeps_order(node: fx.Node) -> bool:
+    """Whether a call of ATen gives the elements of its operand in their order, in another shape."""
+    return _RULES.get(_name(node)) is _in_order
+
+
 def _tensors_of(operand: Any) -> list[torch.Tensor]:
     return tensors_of(operand) if isinstance(operand, fx.Node) else []
 

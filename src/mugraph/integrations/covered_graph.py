@@ -21,6 +21,7 @@ from mugraph.integrations.background import Turn
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.runtime.benchmarking import measure
 from mugraph.sizes.chunk_plans import Chunk, Costs
+from mugraph.sizes.covering import joined
 from mugraph.support.deadline import Deadline
 
 Run = Callable[..., Any]
@@ -130,7 +131,7 @@ class CoveredGraph:
                     arguments, [self._first(*each, size) for each in zip(made, self.axis.outputs, strict=True)]
                 )
             parts = [self.axis.flat(part(*self.axis.cut(arguments, start, length))) for start, length, part in runs]
-            return self.axis.shaped(arguments, self._joined(parts, chunks))
+            return self.axis.shaped(arguments, joined(parts, chunks, self.axis.outputs))
 
         return run
 
@@ -139,16 +140,3 @@ class CoveredGraph:
             return output
         part = output.narrow(place[0], 0, size * place[1])
         return part.flatten().view(part.shape)  # with the strides of its own shape where dimensions before have one element, too
-
-    def _joined(self, parts: Sequence[Sequence[Any]], chunks: Sequence[Chunk]) -> list[Any]:
-        """Results of chunks as one, without what the last repeats of those before it."""
-        repeated = sum(chunk.size for chunk in chunks) - (chunks[-1].start + chunks[-1].size)
-        made: list[Any] = []
-        for place, outputs in zip(self.axis.outputs, zip(*parts, strict=True), strict=True):
-            if place is None:
-                made.append(outputs[0])
-                continue
-            dim, width = place
-            last = outputs[-1].narrow(dim, repeated * width, (chunks[-1].size - repeated) * width)
-            made.append(torch.cat([*outputs[:-1], last], dim))
-        return made

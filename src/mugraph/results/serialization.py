@@ -60,6 +60,10 @@ RANGE = "sizes"
 """The kind of those that hold programs at several sizes (`mugraph.sizes.saved_sizes`)."""
 CAPACITIES = "capacities"
 """The kind of those that hold masked programs at several capacities (`mugraph.sizes.saved_capacities`)."""
+BATCHES = "batches"
+"""The kind of those that hold such folders for several batches (`mugraph.sizes.saved_batches`)."""
+RANGES = (RANGE, CAPACITIES, BATCHES)
+"""All kinds of those that hold one function at several sizes."""
 _LARGEST = 2**28
 """Bytes of a file: far more than any result has."""
 

@@ -93,6 +93,10 @@ class CapacityCalls(Generic[M]):
             for capacity in self.holding(size)
         ]
 
+    def fastest(self, size: int) -> Callable[..., Any]:
+        """What runs a size by the kernels of the capacity that is the fastest; there must be one that holds it."""
+        return self.at(min(self.plans(size), key=lambda plan: plan.seconds).chunks[0].size)
+
     def holding(self, size: int) -> list[int]:
         """The capacities that hold a size, the smallest first."""
         return sorted(capacity for capacity in self.kernels if capacity >= size)

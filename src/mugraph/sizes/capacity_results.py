@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from mugraph.errors import InvalidInput
+from mugraph.ir.graph import Graph
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import measure, quickest
 from mugraph.sizes.capacities import capacities
@@ -36,30 +37,40 @@ Optimize = Callable[..., Superoptimized]
 class CapacityTable(CapacityCalls[MaskedFunction]):
     """Kernels of a few capacities for a function that is one masked graph at every size.
 
-    `own` has what the function takes at some sizes; it is empty where nothing is measured.
+    `own` has what the function takes at some sizes; it is empty where nothing is measured. `accepts` is asked of what was found
+    for a capacity.
     """
 
     fn: Callable[..., Any] = field(kw_only=True)
+    accepts: Callable[[int, Superoptimized], bool] = field(kw_only=True, default=lambda capacity, made: True)
     own: dict[int, float] = field(default_factory=dict)
 
-    def fill(self, optimize: Optimize, settings: Mapping[str, Any], deadline: Deadline) -> None:
-        """Search at the largest capacity, take its muGraph over to the others while there is time, and time what was found."""
+    def fill(
+        self, optimize: Optimize, settings: Mapping[str, Any], deadline: Deadline, like: Graph | None = None, few: bool = False
+    ) -> None:
+        """Search at the largest capacity, take its muGraph over to the others while there is time, and time what was found.
+
+        The largest takes over the form of `like`, if it is given. With `few` it is the only one if its kernels read tensors where
+        they lie.
+        """
         dim, graph = self.masked.dim, self.masked.graph
-        settings = {**settings, "like": None, "constants": ()}  # whose names are those of the function's arguments
+        settings = {**settings, "constants": ()}  # whose names are those of the function's arguments
         wanted = list(capacities(dim.low, dim.high, graph.more, _SMALLEST))
         for number, capacity in enumerate(wanted):
-            if not number or not deadline.passed:
-                share = 0.5 if not number else 1 / (len(wanted) - number)
-                self._add(optimize, capacity, settings, Deadline(deadline.share(share)))
+            if not number or not (deadline.passed or (few and self.in_place)):
+                share = 1 / (len(wanted) - number) if number else 1.0 if few else 0.5
+                self._add(optimize, capacity, {**settings, "like": like}, Deadline(deadline.share(share)))
         if settings.get("profile", True) and any(made.executable.machine.available for made in self.kernels.values()):
             self._measure()
 
     def _add(self, optimize: Optimize, capacity: int, settings: Mapping[str, Any], deadline: Deadline) -> None:
         """Add kernels of a capacity, of the form of those for the next larger one if that has any."""
-        like = self.kernels[min(self.kernels)].graph if self.kernels else None
+        like = self.kernels[min(self.kernels)].graph if self.kernels else settings["like"]
         made = self._fitting(optimize, capacity, {**settings, "like": like}, deadline)
         if made is not None:
-            self.take(capacity, *self._in_place(capacity, made, _is_timed(settings, made)))
+            chosen, in_place = self._in_place(capacity, made, _is_timed(settings, made))
+            if self.accepts(capacity, chosen):
+                self.take(capacity, chosen, in_place)
 
     def plan(self, size: int) -> ChunkPlan:
         """How a size is run: by the kernels of one capacity, or by the function itself, whatever was measured to be faster."""

@@ -99,6 +99,21 @@ class Covering:
         return result.executable, read, written
 
 
+def joined(parts: Sequence[Sequence[Any]], chunks: Sequence[Chunk], places: Sequence[tuple[int, int] | None]) -> list[Any]:
+    """Results of chunks as one, without what the last repeats of those before it. `places` has the dimension of the axis in each
+    result and how many elements of it a slice has; None of a result without it, which is that of the first chunk."""
+    repeated = sum(chunk.size for chunk in chunks) - (chunks[-1].start + chunks[-1].size)
+    made: list[Any] = []
+    for place, outputs in zip(places, zip(*parts, strict=True), strict=True):
+        if place is None:
+            made.append(outputs[0])
+            continue
+        dim, width = place
+        last = outputs[-1].narrow(dim, repeated * width, (chunks[-1].size - repeated) * width)
+        made.append(torch.cat([*outputs[:-1], last], dim))
+    return made
+
+
 _Part = tuple[slice, ...]
 
 

@@ -58,6 +58,13 @@ class Declared:
             raise InvalidInput("no dimension is dynamic; declare one, or use mugraph.superoptimize")
         return cls(dynamic, dims)
 
+    def only(self, name: str) -> Declared:
+        """What is declared of one of the dimensions."""
+        of_name = {
+            argument: {place: dim for place, dim in dims.items() if dim.name == name} for argument, dims in self.dynamic.items()
+        }
+        return Declared.of({argument: dims for argument, dims in of_name.items() if dims})
+
     def sizes_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes:
         """The sizes of the declared dimensions; raises ShapeMismatch where they are out of range or disagree."""
         sizes: dict[str, int] = {}

@@ -3,9 +3,10 @@
 Where the function acts on slices along its dynamic dimension (`mugraph.sizes.sliced_functions`), a table of sizes is searched,
 proved and measured, and every other size is put together of these at once. Where the dimension is reduced by operators that can
 be masked (`mugraph.sizes.masked_functions`), kernels of a few capacities run every size that they hold. Two dimensions that stand
-side by side are one where the function does the same to every row (`mugraph.sizes.row_functions`). Elsewhere kernels are
-made for each size at its first call, by the muGraph that won at the nearest size of the table: its structure is known, so it is
-scheduled, compiled, proved and compared with float64 at the new size, and neither searched nor measured again.
+side by side are one where the function does the same to every row (`mugraph.sizes.row_functions`); of a batch and a length
+kernels of a few batches at a few capacities run both (`mugraph.sizes.batched_functions`). Elsewhere kernels are made for each
+size at its first call, by the muGraph that won at the nearest size of the table: its structure is known, so it is scheduled,
+compiled, proved and compared with float64 at the new size, and neither searched nor measured again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend import require_torch
 from mugraph.results.data import Shared
-from mugraph.results.serialization import CAPACITIES, kind_of, read_manifest
+from mugraph.results.serialization import BATCHES, CAPACITIES, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import measure
@@ -32,11 +33,13 @@ from mugraph.support.deadline import Deadline
 
 if TYPE_CHECKING:
     from mugraph.ir.graph import Graph
+    from mugraph.sizes.batched_results import BatchTable
     from mugraph.sizes.capacity_results import CapacityTable
     from mugraph.sizes.covering import Covering
     from mugraph.sizes.loaded_capacities import LoadedCapacities
     from mugraph.sizes.row_functions import RowFunction
     from mugraph.sizes.row_results import RowResults
+    from mugraph.sizes.saved_batches import LoadedBatches
     from mugraph.sizes.saved_sizes import LoadedRows, LoadedSizes
     from mugraph.sizes.sliced_functions import SlicedFunction
 
@@ -61,7 +64,8 @@ class DynamicSuperoptimized(Shared):
     """The result of `mugraph.superoptimize(..., dynamic=...)`: call it like the function it replaces, with any declared sizes.
 
     `sliced` says why sizes are put together of those in `table`, `capacities` that they are run by kernels for larger ones,
-    `rows` that two dimensions are run as one. Where all are None, `reason` says why, and the first call with new sizes compiles
+    `rows` that two dimensions are run as one, `batches` that one is cut into chunks and the other run by kernels for larger ones.
+    Where all are None, `reason` says why, and the first call with new sizes compiles
     for them, which takes about a second; threads that need them wait for it.
     """
 
@@ -72,6 +76,7 @@ class DynamicSuperoptimized(Shared):
         self.sliced: SlicedFunction | None = None
         self.capacities: CapacityTable | None = None
         self.rows: RowResults[DynamicSuperoptimized] | None = None
+        self.batches: BatchTable | None = None
         self.reason = ""
         self.table: dict[Sizes, Superoptimized] = {}
         """The sizes that were searched and measured."""
@@ -102,7 +107,7 @@ class DynamicSuperoptimized(Shared):
 
     def _sizes_at_once(self, args: Sequence[Any]) -> Sizes:
         """The sizes that the first arguments with them say, where what runs then looks at the others."""
-        if self.sliced is None and self.capacities is None and self.rows is None:
+        if not self._is_for_all_sizes:
             return ()
         sizes = []
         for argument, position in self._first:
@@ -113,6 +118,11 @@ class DynamicSuperoptimized(Shared):
                 return ()
             sizes.append(shape[position])
         return tuple(sizes)
+
+    @property
+    def _is_for_all_sizes(self) -> bool:
+        """Whether what was made runs every size."""
+        return any(each is not None for each in (self.sliced, self.capacities, self.rows, self.batches))
 
     def at(self, *args: Any, **kwargs: Any) -> Superoptimized:
         """The result for these very sizes of arguments, made now if they are new."""
@@ -134,6 +144,8 @@ class DynamicSuperoptimized(Shared):
             return self.capacities.plan(size)
         if self.rows is not None:
             raise InvalidInput(f"{' and '.join(self.dims)} are run as rows; `rows.plan` says how two sizes are covered")
+        if self.batches is not None:
+            raise InvalidInput(f"{' and '.join(self.dims)} are two dimensions; `batches.plan` says how two sizes are covered")
         if self.sliced is None:
             raise InvalidInput(f"each size has kernels of its own: {self.reason}")
         self.sliced.dim.check(size)
@@ -144,6 +156,8 @@ class DynamicSuperoptimized(Shared):
         """For which sizes results hold, and why, in words."""
         if self.rows is not None:
             return self.rows.claim
+        if self.batches is not None:
+            return self.batches.claim
         if self.capacities is not None:
             return self.capacities.claim
         if self.sliced is None:
@@ -162,6 +176,8 @@ class DynamicSuperoptimized(Shared):
         """The probability that some muGraph which others are put together of is wrong; None where one has no bound."""
         if self.rows is not None:
             return self.rows.result.error_bound
+        if self.batches is not None:
+            return self.batches.error_bound
         if self.capacities is not None:
             return self.capacities.error_bound
         bounds = [self.table[size,].certificate.error_bound for size in self.costs.kernels]
@@ -177,12 +193,14 @@ class DynamicSuperoptimized(Shared):
 
     def save(self, path: str | Path) -> Path:
         """Write the table, or the capacities, as a folder that `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`,
-        `mugraph.sizes.saved_capacities`).
+        `mugraph.sizes.saved_capacities`, `mugraph.sizes.saved_batches`).
 
         Raises StorageError where each size has kernels of its own, or no capacity holds some, and what saving a result raises.
         """
-        from mugraph.sizes import saved_capacities  # loads PyTorch
+        from mugraph.sizes import saved_batches, saved_capacities  # loads PyTorch
 
+        if self.batches is not None:
+            return saved_batches.save(Path(path), self.batches, self.declared, self.claim)
         if self.capacities is not None:
             return saved_capacities.save(Path(path), self.capacities, self.declared.dynamic, self.claim)
         if self.rows is not None:
@@ -202,16 +220,19 @@ class DynamicSuperoptimized(Shared):
         return saved_sizes.save(path, self.sliced, self.declared.dynamic, table, costs, claim, of_rows)
 
     @staticmethod
-    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes | LoadedCapacities | LoadedRows:
+    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes | LoadedCapacities | LoadedRows | LoadedBatches:
         """What `save` wrote, compiled for this machine; it is called with one tensor per input of the program, in order.
 
         Raises InvalidInput and UntrustedSources as `mugraph.load` does, which says what `trust_sources` is.
         """
         require_torch(f"to run {path}")
-        from mugraph.sizes import loaded_capacities, saved_sizes  # loads PyTorch
+        from mugraph.sizes import loaded_capacities, saved_batches, saved_sizes  # loads PyTorch
 
         folder = Path(path)
-        if kind_of(read_manifest(folder)) == CAPACITIES:
+        kind = kind_of(read_manifest(folder))
+        if kind == BATCHES:
+            return saved_batches.load(folder, trust_sources)
+        if kind == CAPACITIES:
             return loaded_capacities.load(folder, trust_sources)
         return saved_sizes.load(folder, trust_sources)
 
@@ -219,10 +240,13 @@ class DynamicSuperoptimized(Shared):
         """What answers calls with these sizes."""
         if sizes in self.specializations:
             return self.specializations[sizes]
-        if self.sliced is None and self.capacities is None and self.rows is None:
+        if not self._is_for_all_sizes:
             return self.at(*args, **kwargs)
+        named = dict(zip(self.dims, sizes, strict=True))
         if self.rows is not None:
-            return self.rows.run(dict(zip(self.dims, sizes, strict=True)))
+            return self.rows.run(named)
+        if self.batches is not None:
+            return self.batches.run(named)
         (size,) = sizes
         if self.capacities is not None:
             return self.capacities.run(size)
@@ -257,6 +281,8 @@ class DynamicSuperoptimized(Shared):
             return f"<DynamicSuperoptimized for {ranges}: {len(self.capacities.kernels)} capacities, which hold all sizes>"
         if self.rows is not None:
             return f"<DynamicSuperoptimized for {ranges}: as rows, {self.rows.result!r}>"
+        if self.batches is not None:
+            return f"<DynamicSuperoptimized for {ranges}: {len(self.batches.tables)} batches, which hold all sizes>"
         covers = "which cover all others" if self.costs.kernels else "none faster than the function itself, which answers"
         how = f"{len(self.specializations)} compiled" if self.sliced is None else covers
         return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
@@ -283,7 +309,9 @@ def superoptimized_for_sizes(
     if listed is None and len(result.dims) == 2:
         deadline = Deadline(budget)
         result.rows = _rows(result, arguments, deadline)
-        if result.rows is not None:
+        if result.rows is None:
+            result.batches = _batches(result, arguments, deadline)
+        if result.rows is not None or result.batches is not None:
             return result
         budget = deadline.remaining
     try:
@@ -328,6 +356,27 @@ def _rows(
     _Table(made, *resized, deadline, longest).fill()
     result.reason = made.reason
     return None if made.sliced is None else RowResults(found, made)
+
+
+def _batches(
+    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
+) -> BatchTable | None:
+    """Kernels for a batch and a length; None for a function that they cannot run, or of which none are found, and why in
+    `reason`."""
+    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.sizes.batched_functions import batched_function
+    from mugraph.sizes.batched_results import BatchTable
+
+    try:
+        found = batched_function(result.fn, result.declared, *arguments)
+    except SizeMatters as error:
+        result.reason += f"; nor are they a batch and a length: {error}"
+        return None
+    table = BatchTable.of(found, result.fn)
+    table.fill(result._optimize, result.settings, deadline)
+    if not table.tables:
+        result.reason += "; no kernels were found for any batch"
+    return table if table.tables else None
 
 
 def _capacities(

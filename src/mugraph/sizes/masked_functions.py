@@ -32,7 +32,7 @@ from mugraph.frontend.torch_casts import widened
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity
-from mugraph.sizes.dims import Declared, Dim
+from mugraph.sizes.dims import Declared
 from mugraph.sizes.masked_calls import MaskedCalls
 from mugraph.sizes.sliced_functions import bytes_of_slice, check_memory, compared_sizes, recorded
 from mugraph.verifier import verify_graphs
@@ -50,7 +50,7 @@ class MaskedFunction(MaskedCalls):
     original: fx.GraphModule
     """The recorded calls, without masks."""
     sizes: tuple[int, ...]
-    """At these its programs were compared."""
+    """At these its programs are compared."""
 
     @property
     def claim(self) -> str:
@@ -77,15 +77,11 @@ class MaskedFunction(MaskedCalls):
 
 def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MaskedFunction:
     """The function as a masked graph; raises SizeMatters, which says why, for others. Arguments are as in `sliced_function`."""
-    if len(declared.dims) > 1:
-        raise SizeMatters(f"{len(declared.dims)} dimensions are dynamic")
-    (dim,), kwargs = declared.dims.values(), dict(sorted(kwargs.items()))
-    if dim.low == dim.high:
-        raise SizeMatters(f"dimension {dim.name} has one size")
-    sizes = tuple(compared_sizes(dim, bytes_of_slice(declared, args, kwargs)))
+    kwargs = dict(sorted(kwargs.items()))
     try:
         with asked_outside_torch() as asked:
-            found = _recorded(fn, declared, dim, sizes, *declared.resized((sizes[0],), args, kwargs))
+            found = masked_as_recorded(fn, declared, args, kwargs)
+            sizes = found.sizes
             check_memory(trace(fn, dict(kwargs) or tuple(args)))
             for size in sizes:
                 _check_program(fn, found, size, *declared.resized((size,), args, kwargs))
@@ -101,15 +97,17 @@ def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
     return found
 
 
-def _recorded(
-    fn: Callable[..., Any],
-    declared: Declared,
-    dim: Dim,
-    sizes: tuple[int, ...],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+def masked_as_recorded(
+    fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> MaskedFunction:
-    """The function as it is recorded, with masks; its program is not looked at yet."""
+    """The function as it is recorded, with masks, of which no program was compared; raises what `masked_function` raises."""
+    if len(declared.dims) > 1:
+        raise SizeMatters(f"{len(declared.dims)} dimensions are dynamic")
+    (dim,) = declared.dims.values()
+    if dim.low == dim.high:
+        raise SizeMatters(f"dimension {dim.name} has one size")
+    sizes = tuple(compared_sizes(dim, bytes_of_slice(declared, args, kwargs)))
+    args, kwargs = declared.resized((sizes[0],), args, dict(sorted(kwargs.items())))
     given, structure = tree_flatten((tuple(args), dict(kwargs)))
     if not all(isinstance(each, torch.Tensor) for each in given):
         raise SizeMatters("an argument is no tensor")

@@ -33,11 +33,21 @@ def document_of(kind: str) -> str:
 
 def save(path: Path, kind: str, record: Mapping[str, Any], results: Mapping[int, Superoptimized]) -> Path:
     """Write results by size to the folder `path`, and the document that says the rest of them."""
-    files = {document_of(kind): json_text(record)}
-    for size, result in sorted(results.items()):
-        files |= {f"{kind}/{size}/{name}": text for name, text in documents(result).items()}
+    return write_folder(path, files_of(kind, record, results))
+
+
+def files_of(kind: str, record: Mapping[str, Any], results: Mapping[int, Superoptimized]) -> dict[str, str]:
+    """Text of every file of such a folder, by its path in it."""
     target = next(iter(results.values())).target
-    return write_folder(path, with_manifest(files, target, {}, kind=kind))
+    return files_by_size(kind, record, {size: documents(result) for size, result in results.items()}, target)
+
+
+def files_by_size(kind: str, record: Mapping[str, Any], folders: Mapping[int, Mapping[str, str]], target: str) -> dict[str, str]:
+    """Text of every file of a folder with others in it, each for a size."""
+    files = {document_of(kind): json_text(record)}
+    for size, folder in sorted(folders.items()):
+        files |= {f"{kind}/{size}/{name}": text for name, text in folder.items()}
+    return with_manifest(files, target, {}, kind=kind)
 
 
 def said_of(dim: Dim, dynamic: Dynamic, claim: str, compared: Sequence[int]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from mugraph.frontend.torch_casts import TORCH_DTYPES, widened
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Shape
 from mugraph.results.places import check_replaceable
-from mugraph.results.serialization import CAPACITIES
+from mugraph.results.serialization import CAPACITIES, write_folder
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.sizes import range_folder
 from mugraph.sizes.capacity_calls import CapacityCalls
@@ -44,11 +44,17 @@ from mugraph.verifier import verify_graphs
 
 
 def save(path: Path, table: CapacityCalls[MaskedFunction], dynamic: Dynamic, claim: str) -> Path:
-    """Write the results of all capacities to the folder `path`, as `mugraph.results.serialization.save` does.
+    """Write the results of all capacities to the folder `path`, as `mugraph.results.serialization.save` does; raises what
+    `files_of` raises."""
+    check_replaceable(path)
+    return write_folder(path, files_of(table, dynamic, claim))
+
+
+def files_of(table: CapacityCalls[MaskedFunction], dynamic: Dynamic, claim: str) -> dict[str, str]:
+    """Text of every file of the folder, by its path in it.
 
     Raises StorageError where no capacity holds the largest sizes, for nothing in a folder could run these.
     """
-    check_replaceable(path)
     masked, largest = table.masked, max(table.kernels)
     if largest < masked.dim.high:
         raise StorageError(
@@ -73,7 +79,7 @@ def save(path: Path, table: CapacityCalls[MaskedFunction], dynamic: Dynamic, cla
         "structure": _structure(masked),
         "seconds": {str(capacity): _by_text(table.seconds.get(capacity, {})) for capacity in sorted(table.kernels)},
     }
-    return range_folder.save(path, CAPACITIES, record, table.kernels)
+    return range_folder.files_of(CAPACITIES, record, table.kernels)
 
 
 def _given_numbers(calling: Calling, arguments: Sequence[torch.Tensor]) -> list[int | None]:
