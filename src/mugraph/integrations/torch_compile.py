@@ -41,13 +41,21 @@ from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_
 from mugraph.frontend.in_place import WRITTEN_OVER, changes_written, values_behind, with_changes_returned
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.masked_axis import MaskedGraph
-from mugraph.frontend.masked_parts import MaskedPart, computes_elsewhere, masked_parts, with_parts
+from mugraph.frontend.masked_parts import (
+    BatchedPart,
+    MaskedPart,
+    batched_parts,
+    computes_elsewhere,
+    masked_parts,
+    with_parts,
+)
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.row_parts import RowPart, row_parts
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.frontend.torch_casts import draws_random_numbers, tensor_of
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn, queue
+from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.covered_graph import CoveredGraph
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
@@ -304,7 +312,7 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgrou
         return _optimized(options, module, {}, graph, options.budget, changed).forward
     graphs: GraphsByForm = {}
     later = graph.later if options.background else None
-    parts = masked_parts(module) if options.sizes else []
+    parts: Sequence[MaskedPart | BatchedPart] = (masked_parts(module) or batched_parts(module)) if options.sizes else []
     if parts and not computes_elsewhere(module, parts):
         return _with_masked_parts(options, module, parts, graphs, graph)
     axis = _axis_of(module, numbers) if numbers and options.sizes else None
@@ -372,7 +380,11 @@ def _axis_of(module: fx.GraphModule, numbers: Sequence[int]) -> GraphAxis | None
 
 
 def _with_masked_parts(
-    options: PieceOptions, module: fx.GraphModule, parts: Sequence[MaskedPart], graphs: GraphsByForm, graph: BackgroundGraph
+    options: PieceOptions,
+    module: fx.GraphModule,
+    parts: Sequence[MaskedPart | BatchedPart],
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
 ) -> Run:
     """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
 
@@ -398,12 +410,16 @@ def _with_masked_parts(
         return best
 
     later = graph.later if options.background else None
-    runs: dict[str, MaskedRun] = {}
+
+    def masked_run(part: MaskedPart) -> MaskedRun:
+        faster = options.keep == "faster"
+        of_part = functools.partial(specialized, {})  # what one part knows no thread changes that works on another
+        return MaskedRun(part, of_part, options.sizes, options.budget, faster, options.strict, later)
+
+    runs: dict[str, MaskedRun | BatchedRun] = {}
     for part in parts:
         if part.form not in runs:
-            faster = options.keep == "faster"
-            of_part = functools.partial(specialized, {})  # what one part knows no thread changes that works on another
-            runs[part.form] = MaskedRun(part, of_part, options.sizes, options.budget, faster, options.strict, later)
+            runs[part.form] = BatchedRun(part, masked_run) if isinstance(part, BatchedPart) else masked_run(part)
     _log.info("%d parts of a graph reduce a symbolic size: kernels of a few capacities run them", len(parts))
     whole = with_parts(module, parts, [runs[part.form] for part in parts])
     return _optimized(options, whole, graphs, graph, options.budget).forward

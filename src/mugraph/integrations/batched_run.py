@@ -1,0 +1,68 @@
+"""Parts of graphs of `torch.compile` with a batch and a length that is reduced, run in chunks of samples at any length.
+
+Dynamo makes graphs of their own for batches of 0 and 1, so that every other one is put together of two and more samples, the last
+chunk overlapping the one before (docs/theory.md, "A batch beside a length").
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from mugraph.frontend.masked_parts import BatchedPart, MaskedPart
+from mugraph.frontend.splice import laid_out
+from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.sizes.chunk_plans import Chunk, Costs
+from mugraph.sizes.covering import joined
+
+_SIZES = (2, 8, 32)
+"""The batches that have kernels."""
+_PER_CHUNK = 1.0
+"""What a chunk costs, in samples."""
+
+Run = Callable[..., Sequence[torch.Tensor]]
+
+
+class BatchedRun:
+    """What runs a part of a graph at any batch and length, by what `made` makes of the part for a few batches. Safe to call from
+    several threads if that is."""
+
+    def __init__(self, part: BatchedPart, made: Callable[[MaskedPart], Run]) -> None:
+        self.part = part
+        self.runs: dict[int, Run] = {}
+        for size in _SIZES:
+            try:
+                self.runs[size] = made(part.at(size))
+            except SizeMatters:  # sizes beyond are chunks of smaller ones
+                break
+        self._places = [(number, dim) for number, dim in enumerate(part.places) if dim is not None]
+        self._costs = Costs({size: float(size) for size in self.runs}, chunk=_PER_CHUNK, padding=float("inf"))
+        self.chunks = functools.cache(self._chunks)
+
+    def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        number, dim = self._places[0]
+        batch = inputs[number].shape[dim]
+        chunks = self.chunks(batch)
+        if not chunks:
+            made: Sequence[torch.Tensor] = self.part.at(batch).original(*inputs)
+            return made
+        parts = [self.runs[chunk.size](*self._cut(inputs, chunk)) for chunk in chunks]
+        if len(parts) == 1:
+            return parts[0]
+        whole = joined(parts, chunks, [None if dim is None else (dim, 1) for dim in self.part.results])
+        return [
+            tensor if strides is None else laid_out(tensor, strides)
+            for tensor, strides in zip(whole, self.part.strides, strict=True)
+        ]
+
+    def _chunks(self, batch: int) -> tuple[Chunk, ...]:
+        """The samples of a batch in chunks; none for one that is smaller than all of them."""
+        return () if batch < min(self.runs) else self._costs.plan(batch).chunks
+
+    def _cut(self, inputs: Sequence[torch.Tensor], chunk: Chunk) -> list[torch.Tensor]:
+        cut = list(inputs)
+        for number, dim in self._places:
+            cut[number] = inputs[number].narrow(dim, *chunk)
+        return cut
