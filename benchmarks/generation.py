@@ -78,7 +78,7 @@ def record(name: str, cache: str, budget: float, tokens: int) -> Record:
     return {
         "outcome": "equal" if torch.equal(got, wanted) else "different",
         "seconds": time.perf_counter() - started,
-        "graphs": len(compilations),
+        "graphs": compilations.in_all,
         "median_byte_share": statistics.median(shares) if shares else None,
         "distinct_tokens": len(wanted[:, -tokens:].unique()),
     }

@@ -42,8 +42,8 @@ class Watch:
 
     def put(self, value: Any) -> None:
         """Take notice of a prompt or a token."""
-        if len(compilations) > self._compiled:
-            self._compiled, self.last = len(compilations), self.tokens
+        if compilations.in_all > self._compiled:
+            self._compiled, self.last = compilations.in_all, self.tokens
         self.tokens += 1
 
     def end(self) -> None:

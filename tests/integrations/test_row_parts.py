@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from frontend.test_merged_rows import NOT_OF_ROWS
 from integrations.test_rows import ALL, compiled, rows
 from mugraph.frontend.row_parts import RowPart, row_parts
 from mugraph.integrations import covered_graph, torch_compile
-from mugraph.integrations.torch_compile import compilations
+from mugraph.integrations.torch_compile import _shares, compilations
 
 Function = Callable[..., Any]
 SHAPES = [(2, 2), (2, 3), (3, 2), (7, 5), (5, 7), (4, 16), (16, 4), (13, 20), (2, 61)]
@@ -208,3 +209,16 @@ def test_parts_that_are_given_both_sizes_in_one_dimension_are_pytorchs(parts: li
 
     assert_right_in_chunks(fn)
     assert len(parts) == 2
+
+
+def test_parts_with_more_weights_have_more_of_a_budget() -> None:
+    def part(form: str, *shapes: tuple[int, ...]) -> Any:
+        graph = torch.fx.Graph()
+        inputs = [graph.placeholder(f"x{number}") for number in range(len(shapes))]
+        for node, shape in zip(inputs, shapes, strict=True):
+            node.meta["val"] = torch.empty(shape)
+        return SimpleNamespace(form=form, inputs=inputs)
+
+    shares = _shares(10.0, [part("norm", (8,)), part("linear", (8, 7)), part("linear", (8, 7))])
+    assert shares == pytest.approx({"norm": 10 * (1 / 2 + 1 / 8) / 2, "linear": 10 * (1 / 2 + 7 / 8) / 2}, rel=1e-2)
+    assert _shares(None, [part("norm", (8,))]) == {"norm": None}

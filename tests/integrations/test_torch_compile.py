@@ -24,9 +24,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import mugraph.integrations.torch_compile
 from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable, UnsupportedOperator
+from mugraph.frontend.partition import Partition
 from mugraph.frontend.splice import as_torch
 from mugraph.integrations.background import BackgroundGraph, Queue
-from mugraph.integrations.torch_compile import BUDGETS, Compiled, compilations
+from mugraph.integrations.torch_compile import BUDGETS, Compilations, Compiled, compilations
 from mugraph.pieces import piece_optimizer
 from mugraph.pieces.piece_optimizer import PieceOptions
 from mugraph.runtime import Executable
@@ -549,3 +550,10 @@ def test_a_compiled_model_can_be_copied_and_compiled_anew() -> None:
         twin.down.weight.mul_(2)
         torch.testing.assert_close(compiled(twin)(x), twin(x), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_graphs_that_are_no_longer_listed_are_counted() -> None:
+    latest = Compilations()
+    for _ in range(250):
+        latest.append(Compiled(Partition((), ()), {}))
+    assert (len(latest), latest.in_all) == (100, 250)

@@ -52,8 +52,8 @@ from mugraph.frontend.masked_parts import (
 from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.row_parts import RowPart, row_parts
-from mugraph.frontend.symbolic_axis import SizeMatters
-from mugraph.frontend.torch_casts import draws_random_numbers, tensor_of
+from mugraph.frontend.symbolic_axis import SizeMatters, varies
+from mugraph.frontend.torch_casts import draws_random_numbers, tensor_of, tensors_of
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn, queue
 from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.covered_graph import CoveredGraph
@@ -163,8 +163,21 @@ class Compiled:
         return sum({owner_of(kernel.weight): bytes_of(kernel.weight) for kernel in self.partition.library}.values())
 
 
-compilations: deque[Compiled] = deque(maxlen=100)
-"""What became of the graphs compiled last in this process, in order."""
+class Compilations(deque[Compiled]):
+    """What became of the graphs compiled last, in order, of `in_all`."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=100)
+        self.in_all = 0
+
+    def append(self, compiled: Compiled) -> None:
+        """Add one, in the place of the oldest where there are too many."""
+        super().append(compiled)
+        self.in_all += 1
+
+
+compilations = Compilations()
+"""Those of this process."""
 
 
 BUDGETS = {"default": 40.0, "reduce-overhead": 40.0, "max-autotune": 300.0, "max-autotune-no-cudagraphs": 300.0}
@@ -354,7 +367,7 @@ def _with_row_parts(options: PieceOptions, module: fx.GraphModule, graphs: Graph
     axes = {part: axis for part in parts if (axis := _axis_of(part.module, (0, 1))) is not None}
     if not axes:
         return None
-    share = Deadline(options.budget).share(1 / len({part.form for part in axes}))
+    shares = _shares(options.budget, [*axes])
     turn = None if options.background else Turn()  # a call waits for one part at a time, and no other thread for the next one
 
     def covered(part: RowPart, axis: GraphAxis) -> CoveredGraph:
@@ -362,12 +375,25 @@ def _with_row_parts(options: PieceOptions, module: fx.GraphModule, graphs: Graph
             with _disable_current_modes():
                 return _optimized(options, concrete(part.module, arguments), graphs, graph, budget).forward
 
+        share = shares[part.form]
         general = _optimized(options, part.module, graphs, graph, share).forward
         return CoveredGraph(general, within, axis, options.sizes, share, options.strict, turn or Turn(graph.later))
 
     _log.info("%d parts of a graph do the same to every row: they run in chunks of rows at any two sizes", len(axes))
     whole = with_parts(ordered, [*axes], [covered(part, axis) for part, axis in axes.items()])
     return _optimized(options, whole, graphs, graph, options.budget).forward
+
+
+def _shares(budget: float | None, parts: Sequence[RowPart]) -> dict[str, float | None]:
+    """What parts have of a budget, by form: half of it equally, and half by the bytes that they read of fixed sizes, as weights
+    are, which say how much is to be computed for a row."""
+    weights = {part.form: sum(map(bytes_of, filter(_is_fixed, part.inputs))) for part in parts}
+    total, deadline = max(sum(weights.values()), 1), Deadline(budget)
+    return {form: deadline.share((1 / len(weights) + weight / total) / 2) for form, weight in weights.items()}
+
+
+def _is_fixed(node: fx.Node) -> bool:
+    return bool(tensors_of(node)) and not varies(node)
 
 
 def _axis_of(module: fx.GraphModule, numbers: Sequence[int]) -> GraphAxis | None:

@@ -27,7 +27,7 @@ from mugraph.results.serialization import BATCHES, CAPACITIES, kind_of, read_man
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import measure
-from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
+from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs, between
 from mugraph.sizes.dims import Declared, Dynamic, Sizes
 from mugraph.support.deadline import Deadline
 
@@ -216,7 +216,7 @@ class DynamicSuperoptimized(Shared):
         table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
         if not table:
             raise StorageError("no muGraph of the table acts on slices, and nothing else is saved")
-        costs = replace(self.costs, kernels={size: _seconds(result) for size, result in table.items()}, own={})
+        costs = replace(self.costs, kernels=_all_seconds(table), own={})
         return saved_sizes.save(path, self.sliced, self.declared.dynamic, table, costs, claim, of_rows)
 
     @staticmethod
@@ -449,7 +449,7 @@ class _Table:
                 kernels[size] = made
         measured = any(made.report.original_latency is not None for made in result.table.values())
         chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
-        seconds, own = self._together(kernels) if measured else ({size: _seconds(made) for size, made in kernels.items()}, {})
+        seconds, own = self._together(kernels) if measured else (_all_seconds(kernels), {})
         result.costs = Costs(seconds, own, chunk, padding)
 
     def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
@@ -491,7 +491,7 @@ class _Table:
             self.result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
             for graph in _different([each.graph for each in found])
         ]
-        made.sort(key=lambda each: _seconds(each) if each.found else math.inf)
+        made.sort(key=lambda each: (_seconds(each) if each.found else None) or math.inf)
         if not made:
             made = [self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.remaining)]
         self.result.table[size,] = self.result.specializations[size,] = made[0]
@@ -525,12 +525,20 @@ class _Table:
         return call
 
 
-def _seconds(result: Superoptimized) -> float:
-    """Seconds of a call: measured beside the function, alone, or predicted."""
+def _all_seconds(results: Mapping[int, Superoptimized]) -> dict[int, float]:
+    """Seconds of a call by size: where nothing is known of a result, as of a program that nobody timed, by those of other sizes,
+    or in proportion to its size."""
+    found = {size: _seconds(result) for size, result in results.items()}
+    known = {size: seconds for size, seconds in found.items() if seconds is not None} or {1: 1.0}
+    return {size: between(known, size) for size in results}
+
+
+def _seconds(result: Superoptimized) -> float | None:
+    """Seconds of a call: measured beside the function, alone, or predicted; None where nothing is known."""
     duel = result.report.baselines.get(EAGER)
     if duel is not None and duel.ours is not None:
         return duel.ours.median
-    return next((each for each in (result.best.latency, result.best.cost) if each is not None), 0.0)
+    return next((each for each in (result.best.latency, result.best.cost) if each is not None), None)
 
 
 def _middle(low: int, high: int) -> int | None:

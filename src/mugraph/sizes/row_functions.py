@@ -6,6 +6,7 @@ are cut to one row, which must be what its program of one dimension is of a slic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from mugraph.frontend.merged_rows import merged_rows, pairs_of_results
 from mugraph.frontend.symbolic_axis import SizeMatters, check_slices, with_sizes
 from mugraph.sizes.dims import Declared, Dim, Sizes
 from mugraph.sizes.rows import Rows
-from mugraph.sizes.sliced_functions import SlicedFunction, places_of, recorded, sliced_function
+from mugraph.sizes.sliced_functions import GENERIC_BYTES, SlicedFunction, places_of, recorded, sliced_function
 from mugraph.sizes.sliced_programs import SlicedProgram
 
 _MOST = 13
@@ -53,7 +54,7 @@ class RowFunction:
 def row_function(fn: Fn, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RowFunction:
     """The function as one of rows; raises SizeMatters, which says why, for others. Arguments are as in `sliced_function`."""
     first, second, places = _side_by_side(declared, args, kwargs)
-    pairs = _pairs(first, second)
+    pairs = _pairs(first, second, _bytes_of_row(declared, args, kwargs))
     in_order = Declared.of({argument: {place: first, place + 1: second} for argument, place in places})
     rows = Rows(first, second, places, _recorded_results(fn, in_order, pairs[0], args, kwargs))
     merged = Declared.of({argument: {place + 1: rows.dim} for argument, place in places})
@@ -90,14 +91,25 @@ def _side_by_side(
     return first, second, tuple((argument, min(dims)) for argument, dims in found.items())
 
 
-def _pairs(first: Dim, second: Dim) -> tuple[Sizes, ...]:
-    """Pairs of sizes, none of them 1: primes where there are some."""
-    ones, others = (_few(dim) for dim in (first, second))
+def _bytes_of_row(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Bytes that arguments take for each row."""
+    total = 0
+    for argument, dims in declared.dynamic.items():
+        tensor = kwargs[argument] if isinstance(argument, str) else args[argument]
+        total += tensor.nbytes // max(math.prod(tensor.shape[place] for place in dims), 1)
+    return total
+
+
+def _pairs(first: Dim, second: Dim, row_bytes: int) -> tuple[Sizes, ...]:
+    """Pairs of sizes, none of them 1: primes where there are some, of so few rows that arguments take no more memory than
+    programs of one dimension that are compared."""
+    most = min(_MOST, math.isqrt(GENERIC_BYTES // max(row_bytes, 1)))
+    ones, others = (_few(dim, most) for dim in (first, second))
     return tuple(dict.fromkeys([(ones[0], others[-1]), (ones[-1], others[0])]))
 
 
-def _few(dim: Dim) -> list[int]:
-    sizes = range(max(dim.low, 2), min(dim.high, max(dim.low + 2, _MOST)) + 1)
+def _few(dim: Dim, most: int) -> list[int]:
+    sizes = range(max(dim.low, 2), min(dim.high, max(dim.low + 2, most)) + 1)
     primes = [size for size in sizes if all(size % divisor for divisor in range(2, size))]
     return (primes or list(sizes))[-2:]
 

@@ -48,6 +48,11 @@ class Rows:
         self.first.check(sizes[0])
         self.second.check(sizes[1])
 
+    def count(self, sizes: Sequence[int]) -> int:
+        """How many rows two sizes have; raises what `check` raises."""
+        self.check(sizes)
+        return sizes[0] * sizes[1]
+
     def merged(self, sizes: tuple[int, int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments with one of the first dimension and all rows in the second, contiguous ones as views; raises ShapeMismatch
         where one does not have these sizes, and InvalidInput where there is none."""

@@ -27,7 +27,7 @@ from mugraph.sizes.sliced_programs import Places, SlicedProgram
 
 _GENERIC = 64
 """Programs are compared at sizes up to this one: larger tensors tell nothing more."""
-_GENERIC_BYTES = 1 << 28
+GENERIC_BYTES = 1 << 28
 """And at smaller sizes where the arguments would take more bytes than that."""
 
 
@@ -121,7 +121,7 @@ def compared_sizes(dim: Dim, slice_bytes: int) -> list[int]:
     """Sizes whose programs are compared: the smallest, and two primes, beside which nothing is a multiple or a divisor."""
     sizes = range(max(dim.low, 2), max(min(dim.high, _GENERIC), min(dim.high, dim.low + _GENERIC)) + 1)
     primes = [size for size in sizes if all(size % divisor for divisor in range(2, size))]
-    best = [size for size in dict.fromkeys([*reversed(primes), *reversed(sizes)]) if size * slice_bytes <= _GENERIC_BYTES]
+    best = [size for size in dict.fromkeys([*reversed(primes), *reversed(sizes)]) if size * slice_bytes <= GENERIC_BYTES]
     chosen = best if len(best) > 1 else [*dict.fromkeys([*primes, *sizes])]
     return list(dict.fromkeys([*chosen[:2], dim.low]))
 
