@@ -226,7 +226,7 @@ def _made(result: DynamicSuperoptimized, high: int) -> dict[str, Any]:
         "table": {size: made.found for (size,), made in sorted(result.table.items())},
         "chunk_seconds": result.costs.chunk,
         "padding_seconds": result.costs.padding,
-        "predicted_worst": min(result.costs.ratio(size) for size in range(1, high + 1)) if result.sliced else None,
+        "predicted_worst": min(map(result.costs.ratio, range(1, high + 1))) if result.costs.kernels else None,
     }
 
 
