@@ -325,7 +325,7 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgrou
         return _optimized(options, module, {}, graph, options.budget, changed).forward
     graphs: GraphsByForm = {}
     later = graph.later if options.background else None
-    parts: Sequence[MaskedPart | BatchedPart] = (masked_parts(module) or batched_parts(module)) if options.sizes else []
+    parts: Sequence[MaskedPart | BatchedPart] = masked_parts(module) if options.sizes else []
     if parts and not computes_elsewhere(module, parts):
         return _with_masked_parts(options, module, parts, graphs, graph)
     axis = _axis_of(module, numbers) if numbers and options.sizes else None
@@ -333,6 +333,9 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgrou
         by_rows = _with_row_parts(options, module, graphs, graph)
         if by_rows is not None:
             return by_rows
+        parts = batched_parts(module)
+        if parts and not computes_elsewhere(module, parts):
+            return _with_masked_parts(options, module, parts, graphs, graph)
     general = (
         _with_masked_parts(options, module, parts, graphs, graph)
         if parts
