@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 import shutil
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -182,6 +183,43 @@ def one_after_the_other(sharing: Sharing, bands: Bands | None) -> int:
     return moved
 
 
+def slice_by_slice(sharing: Sharing, bands: Bands | None, slices: int) -> int:
+    """Bytes from memory where blocks that run at once read slice after slice of their parts, in step."""
+    places, cached, moved, held = in_order(sharing.grid, bands).tolist(), OrderedDict[object, int](), 0, 0
+    for start in range(0, len(places), sharing.at_once):
+        turn = places[start : start + sharing.at_once]
+        read = {
+            (number, *(place[dim] for dim in part.dims)): part.bytes
+            for place in turn
+            for number, part in enumerate(sharing.parts)
+        }
+        for piece, (part, size) in itertools.product(range(slices), read.items()):
+            if cached.pop((piece, part), None) is None:
+                moved, held = moved + size // slices, held + size // slices
+            cached[piece, part] = size // slices
+            while held > sharing.cache_bytes:
+                held -= cached.popitem(last=False)[1]
+    return moved
+
+
+@pytest.mark.parametrize("inner", [32, 64, 128, 256])
+@pytest.mark.parametrize("cache_bytes", [1 << 13, 1 << 14, 1 << 15])
+def test_what_blocks_read_side_by_side_is_forgotten_together(inner: int, cache_bytes: int) -> None:
+    """Also where they read more at once than the cache has room for: of that they find nothing again."""
+    sharing = Sharing.of(lowered(tiled(128, inner, 128, (16, 16), inner // 16)), 8, cache_bytes)
+    if sharing is None:
+        assert 2 * inner * (128 + 128) <= cache_bytes
+        return
+    for bands in (None, Bands(0, 2), Bands(0, 4), Bands(0, 8), Bands(0, 16)):
+        assert sharing.bytes_from_memory(bands) == pytest.approx(slice_by_slice(sharing, bands, 16), rel=0.1)
+
+
+def test_bands_are_not_wider_than_the_cache_has_room_for() -> None:
+    """With k of 8192 the parts of bands of 32 are 86 MB at once, of which nothing is left for the next column in 50 MB."""
+    kernel = lowered(tall_product(), H100)
+    assert kernel.bands == Bands(0, 16)
+
+
 @pytest.mark.parametrize("bands", [None, Bands(0, 4), Bands(1, 2)], ids=str)
 def test_bytes_from_memory_lie_between_what_is_read_once_and_what_nobody_keeps(bands: Bands | None) -> None:
     sharing = Sharing.of(lowered(tiled(128, 64, 64, (16, 8), 2)), 8, 1)
@@ -229,7 +267,7 @@ def test_the_first_blocks_are_those_of_all(bands: Bands | None) -> None:
 
 
 def test_costs_count_what_the_last_cache_has_no_room_for() -> None:
-    """At least what the order that is taken reads, within a third, for a product that is larger than the cache."""
+    """What the order that is taken reads, within a third, for a product that is larger than the cache."""
     device = device_for("cuda:sm_90")
     kernel = lowered(construct(tall_product()), H100)
     sharing = Sharing.of(kernel, H100.multiprocessors * kernel.resident, H100.cache_bytes)

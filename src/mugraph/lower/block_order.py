@@ -103,20 +103,33 @@ class Sharing:
         return cls(kernel.grid, parts, at_once, cache_bytes) if 0 < cache_bytes < whole else None
 
     def bytes_from_memory(self, bands: Bands | None) -> int:
-        """Bytes that the cache lacks when a block reads them; what was read longest ago leaves it first."""
+        """Bytes that the cache lacks when a block reads them.
+
+        What was read longest ago leaves it first. Blocks that run at once go through their parts side by side, so what they read
+        leaves together, and all of it where there is no room for it at once.
+        """
         places = in_order(self.grid, bands, _TURNS * self.at_once)
         wanted = [np.ravel_multi_index(tuple(places[:, part.dims].T), self._extents(part)) for part in self.parts]
         cached: OrderedDict[tuple[int, int], int] = OrderedDict()
+        """Parts and their places, with the turn in which they were last read."""
         moved = held = 0
-        for start in range(0, len(places), self.at_once):
+        for turn in range(0, len(places), self.at_once):
             for number, (part, of_blocks) in enumerate(zip(self.parts, wanted, strict=True)):
-                for place in np.unique(of_blocks[start : start + self.at_once]).tolist():
+                for place in np.unique(of_blocks[turn : turn + self.at_once]).tolist():
                     if cached.pop((number, place), None) is None:
                         moved, held = moved + part.bytes, held + part.bytes
-                    cached[number, place] = part.bytes
+                    cached[number, place] = turn
             while held > self.cache_bytes:
-                held -= cached.popitem(last=False)[1]
+                held -= self._forget(cached)
         return moved
+
+    def _forget(self, cached: OrderedDict[tuple[int, int], int]) -> int:
+        """Bytes of what was last read in the turn longest ago, which leaves the cache."""
+        turn = next(iter(cached.values()))
+        left = [number for number, _ in itertools.takewhile(lambda key: cached[key] == turn, cached)]
+        for _ in left:
+            cached.popitem(last=False)
+        return sum(self.parts[number].bytes for number in left)
 
     def _extents(self, part: Part) -> tuple[int, ...]:
         return tuple(self.grid[dim] for dim in part.dims)
