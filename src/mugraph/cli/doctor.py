@@ -80,13 +80,18 @@ def _cuda() -> Finding:
     from mugraph.targets.cuda.versions import TESTED, untested
 
     finding = _gpu_compiler("cuda", "NVRTC", compiler_version)
-    if finding.absent or not (later := untested()):
+    if not (later := untested()):
         return finding
-    limits = ", ".join(f"{name} {version} (tested to {'.'.join(map(str, TESTED[name]))})" for name, version in later.items())
+    limits = ", ".join(f"{name} {installed} (tested to {'.'.join(map(str, TESTED[name]))})" for name, installed in later.items())
     remedy = "if kernels do not compile or launch, pip install " + " ".join(
         f"'{name}<{TESTED[name][0]}.{TESTED[name][1] + 1}'" for name in later
     )
-    return replace(finding, ok=False, text=f"{finding.text}; later than what is tested: {limits}", remedy=remedy)
+    return replace(
+        finding,
+        ok=finding.absent,
+        text=f"{finding.text}; later than what is tested: {limits}",
+        remedy=f"{finding.remedy}; {remedy}" if finding.remedy else remedy,
+    )
 
 
 def _gpu_compiler(target: str, name: str, installed: Callable[[], object]) -> Finding:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from mugraph.cli import main
-from mugraph.targets.cuda import versions
+from mugraph.errors import TargetUnavailable
+from mugraph.targets.cuda import nvrtc, versions
 from mugraph.targets.cuda.nvrtc import compiler_version
 from mugraph.targets.cuda.versions import TESTED, minor_version, untested
 
@@ -74,6 +75,27 @@ def test_doctor_names_versions_that_are_later_than_those_that_were_tested(
     assert "cuda-core 1.99.1 (tested to 1.2)" in line
     assert "pip install 'cuda-core<1.3'" in line
     assert "cuda-bindings" not in line
+
+
+def test_doctor_names_later_versions_where_nothing_compiles_for_they_may_be_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> str:
+        raise TargetUnavailable("cuda-core does not import")
+
+    monkeypatch.setattr(versions, "version", reported(cuda_core="1.3.0"))
+    monkeypatch.setattr(nvrtc, "compiler_version", broken)
+    assert main(["doctor"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[1] == "cuda"]
+    assert line.startswith("none")
+    assert "cuda-core does not import" in line
+    assert "pip install 'cuda-core<1.3'" in line
+
+
+@pytest.mark.parametrize("installed", ["1.3.0", "1.3rc1", "2", "2.0.0a1"])
+def test_any_later_version_is_untested(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "version", reported(cuda_core=installed))
+    assert untested() == {"cuda-core": installed}
 
 
 def test_doctor_says_nothing_of_versions_that_were_tested(capsys: pytest.CaptureFixture[str]) -> None:

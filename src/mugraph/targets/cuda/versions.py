@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
@@ -10,9 +11,11 @@ TESTED = {"cuda-core": (1, 2), "cuda-bindings": (13, 5), "nvidia-cuda-nvrtc": (1
 
 
 def minor_version(text: str) -> tuple[int, int]:
-    """The first two numbers of a version such as `13.0.88`; raises ValueError for another text."""
-    major, minor, *_ = text.split(".")
-    return int(major), int(minor)
+    """The first two numbers of a version such as `13.0.88` or `13.1rc1`; raises ValueError for a text without any."""
+    numbers = re.match(r"(\d+)(?:\.(\d+))?", text)
+    if numbers is None:
+        raise ValueError(f"{text!r} is no version")
+    return int(numbers[1]), int(numbers[2] or 0)
 
 
 def untested() -> dict[str, str]:
