@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType
 from mugraph.runtime import build
 from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.machine import recorded_machine
 
 pytest.importorskip("cuda.core")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -36,6 +38,16 @@ def test_kernels_compile_without_spills(architecture: str, dtype: DType) -> None
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(TargetUnavailable, match="sm_35"):
         Cuda.of("cuda:sm_35")
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_a_machine_is_that_which_its_record_describes(architecture: str) -> None:
+    described = Cuda.described(f"cuda:{architecture}")
+    without_order = replace(described, cache_bytes=0)
+    assert recorded_machine(f"cuda:{architecture}", described.parameters) == described
+    assert recorded_machine(f"cuda:{architecture}", without_order.parameters) == without_order
+    with pytest.raises(InvalidInput, match="describes itself"):
+        recorded_machine(f"cuda:{architecture}", {**described.parameters, "cache_bytes": 4096})
 
 
 @without_gpu

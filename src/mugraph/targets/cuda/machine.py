@@ -64,8 +64,10 @@ class Cuda(NvidiaGpu):
 
     @classmethod
     def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Cuda:
-        """The machine of a target; what it says of itself follows from the name."""
-        return cls.described(target)
+        """The machine of a target; what it says of itself follows from the name, but that blocks have no order where it names no
+        cache."""
+        described = cls.described(target)
+        return described if "cache_bytes" in parameters else replace(described, cache_bytes=0)
 
     @property
     def stand_in(self) -> Cpu:
@@ -74,13 +76,13 @@ class Cuda(NvidiaGpu):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The architecture, its units, how many multiprocessors its device has, and its last cache."""
-        return {
+        """The architecture, its units, how many multiprocessors its device has, and its last cache if it is known."""
+        cache = {"cache_bytes": self.cache_bytes} if self.cache_bytes else {}
+        return cache | {
             "architecture": self.architecture,
             "shared_bytes": self.shared_bytes,
             "engines": asdict(self.engines),
             "multiprocessors": self.multiprocessors,
-            "cache_bytes": self.cache_bytes,
         }
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
