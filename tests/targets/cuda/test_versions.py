@@ -52,6 +52,10 @@ def test_the_extra_ends_before_the_next_major_version(name: str) -> None:
     assert first <= TESTED[name] < end == (TESTED[name][0] + 1, 0)
 
 
+def test_triton_is_launched_by_the_same_bindings() -> None:
+    assert bounds("triton")["cuda-bindings"] == bounds("cuda")["cuda-bindings"]
+
+
 def test_the_pinned_versions_are_the_latest_that_were_tested() -> None:
     pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.partition("==")[0] in TESTED]
     assert {name: minor_version(version) for name, _, version in (pin.partition("==") for pin in pins)} == TESTED
