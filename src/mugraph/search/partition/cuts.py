@@ -39,13 +39,15 @@ Key = frozenset[Launch]
 class Cut:
     """A derivation, the `groups` of its terms that launches make, in order, and their roofline `floor` in seconds.
 
-    Cuts of several derivations have the same `key` if their launches make the same tensors from the same.
+    Other launches read those that are `stored`: an output that is not is computed again. Cuts of several derivations have the
+    same `key` if their launches make the same tensors from the same.
     """
 
     program: AxisProgram
     groups: tuple[Group, ...]
     floor: float
     key: Key = frozenset()
+    stored: Group = ()
 
     def part(self, group: Group, stored: dict[int, tuple[int, Slots]]) -> AxisProgram:
         """The program of one launch; `stored` tells sources and dimensions of the terms that earlier ones made."""
@@ -273,7 +275,7 @@ class CutSpace:
         if floor >= bound:
             self.pruned += 1
         else:
-            yield Cut(self.program, order, floor, self._key(reads))
+            yield Cut(self.program, order, floor, self._key(reads), stored)
 
     def _key(self, reads: dict[Group, int]) -> Key:
         """What launches make, and what they read: program inputs by their dimensions, stored tensors by what they are."""

@@ -312,14 +312,16 @@ class PlanSearch:
 
         Of parts that were not looked at yet only the traffic counts, which all of their derivations have.
         """
-        stored: dict[int, tuple[int, Slots]] = {}
+        read: dict[int, tuple[int, Slots]] = {}
         parts: list[tuple[AxisProgram, tuple[int, ...]]] = []
         for group in cut.groups:
-            part = cut.part(group, stored)
+            part = cut.part(group, read)
             made = tuple(source for (term, _), source in zip(cut.program.outputs, produces, strict=True) if term in group)
             written = list(cut.made_by(group))
             made += self.sources_of(part, [slots for _, slots in written[len(made) :]], self.kernels.dtype)
-            stored.update((term, (self.read_back(source), slots)) for (term, slots), source in zip(written, made, strict=True))
+            for (term, slots), source in zip(written, made, strict=True):
+                if term in cut.stored:
+                    read[term] = self.read_back(source), slots
             parts.append((part, made))
         for part, _ in parts:
             self.kernels.announce(part, tier, (None,))
