@@ -326,6 +326,20 @@ def test_no_plan_is_below_the_least_roofline_of_the_cuts_that_launch_the_same(na
     assert compared
 
 
+def test_bounds_of_a_program_cut_as_it_is_written_alone_count_no_functions() -> None:
+    """Its launches are searched for derivations with fewer of them."""
+    p = Program()
+    x, w = (p.input(name, (512, 512)) for name in "xw")
+    run = Search(finished(p, (x.exp().sqrt() * x.exp().square().sqrt()) @ w), device_for("cpu"))
+    space = CutSpace(in_normal_order(run.axes), run.plans.roofline, run.produces, one_of_all=True)
+    below = math.inf
+    for cut in space.cuts(2, lambda: math.inf):
+        best = min(plan.seconds for plan in run.plans.cut_plan(cut, Tier.FULL, 2, run.produces, math.inf))
+        below = min(below, (cut.floor + best) / 2 if best < cut.floor else math.inf)
+    assert below < math.inf
+    assert run.plans.first_cut(run.axes, Tier.FULL, 2, run.produces, below)
+
+
 def test_functions_are_what_no_loop_applies_to_sums_of_slices() -> None:
     p = Program()
     x, y = p.input("x", (4, 8)), p.input("y", (4, 8))

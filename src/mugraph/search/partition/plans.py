@@ -310,7 +310,7 @@ class PlanSearch:
     def cut_plan(self, cut: Cut, tier: Tier, launches: int, produces: tuple[int, ...], bound: float) -> Iterator[Plan]:
         """The best plans of one cut below `bound` seconds; given up as soon as its parts cannot add up to less.
 
-        Of parts that were not looked at yet only the traffic counts, which all of their derivations have.
+        Of parts that were not looked at yet only the traffic counts: derivations with less are launches of another cut.
         """
         read: dict[int, tuple[int, Slots]] = {}
         parts: list[tuple[AxisProgram, tuple[int, ...]]] = []

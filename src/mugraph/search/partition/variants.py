@@ -160,7 +160,8 @@ class Variants:
         context = Context.of(self.program, None)
         values = TinyInputs(self.seed).evaluate(form, context, NestingArithmetic(seed=self.seed))
         digests = [hashlib.blake2b(repr(value.p.shape).encode() + value.p.tobytes()).digest() for value in values]
-        return CutSpace(form, self.roofline, self.produces, digests, one_of_all=self.parts is None)
+        one_of_all = bool(self.sketches) and self.parts is None
+        return CutSpace(form, self.roofline, self.produces, digests, one_of_all)
 
     def _derived(self) -> Iterator[Bounded]:
         for sketch in self.sketches:
