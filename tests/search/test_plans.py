@@ -22,7 +22,7 @@ from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.driver import Search
 from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order
 from mugraph.search.partition.lower_bounds import is_function
-from mugraph.search.partition.plans import CUT_GAIN, Library, Stage, Wanted
+from mugraph.search.partition.plans import CUT_GAIN, Library, Plan, Stage, Wanted
 from mugraph.search.partition.variants import Parts, Variants
 from mugraph.search.tasks import CANDIDATES, Options
 from mugraph.testing import ProgramSpace, random_program
@@ -453,6 +453,33 @@ def two_products(n: int) -> Graph:
     p = Program()
     x, y, z = (p.input(name, (n, n), DType.FP16) for name in "xyz")
     return finished(p, x @ z + y @ z)
+
+
+def test_cuts_that_store_fewer_tensors_than_there_are_launches_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are many others: while they were tried, there was no time for partial results, nor for the cuts of long programs."""
+    p = Program()
+    x, a, b, c, d = (p.input(name, (1024, 1024)) for name in "xabcd")
+    run = Search(finished(p, ((x @ a).silu() @ c) * ((x @ b).tanh() @ d)), H100)
+    stored: list[int] = []
+
+    def none_of(cut: Cut, *_: object) -> Iterator[Plan]:
+        stored.append(len(cut.stored))
+        return iter(())
+
+    def no_partial_results(*_: object) -> Iterator[Plan]:
+        stored.append(0)
+        return iter(())
+
+    monkeypatch.setattr(run.plans, "cut_plan", none_of)
+    monkeypatch.setattr(run.plans, "partial_plans", no_partial_results)
+    list(run.plans.plans(run.axes, Tier.OPAQUE_SUMS, 2, run.produces))
+    before, after = stored[: stored.index(0)], stored[stored.index(0) + 1 :]
+    assert {*before} == {1}
+    assert min(after) == 2
+    stored.clear()
+    run.plans.first_cut(run.axes, Tier.OPAQUE_SUMS, 3, run.produces)
+    assert stored[0] == 1
+    assert {*stored} == {1, 2}
 
 
 def test_algebra_that_only_several_kernels_profit_from() -> None:

@@ -159,14 +159,19 @@ class CutSpace:
         self.before = _ancestors(program)
         self.tensors = sum(1 << index for index, term in enumerate(program.terms) if not term.is_constant)
 
-    def cuts(self, launches: int, bound: Callable[[], float]) -> Iterator[Cut]:
-        """Every cut into 2 to `launches` launches that stores up to `most_stored` tensors, and whose roofline is below `bound()`
-        seconds when it is reached."""
+    def cuts(self, launches: int, bound: Callable[[], float], numbers: range | None = None) -> Iterator[Cut]:
+        """Every cut into 2 to `launches` launches whose roofline is below `bound()` seconds when it is reached.
+
+        Cuts store as many tensors as `numbers` says, by default up to `most_stored`.
+        """
         compute = sum(self.computes_alone)
-        for memory, stored in self.families(most_stored(launches)):
+        numbers = range(most_stored(launches) + 1) if numbers is None else numbers
+        for memory, stored in self.families(numbers.stop - 1):
             if self.roofline.seconds(memory, compute, 2) >= bound():
                 self.pruned += 1
                 return
+            if len(stored) not in numbers:
+                continue
             if self.roofline.seconds(memory, self.compute(stored), 2) >= bound():
                 self.pruned += 1
                 continue

@@ -21,7 +21,7 @@ from mugraph.ir.sizes import divisors
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, seen_in, tiers_to
 from mugraph.search.kernels import KernelSearch, ScheduledSketch
-from mugraph.search.partition.cuts import Cut, CutSpace
+from mugraph.search.partition.cuts import Cut, CutSpace, most_stored
 from mugraph.search.partition.lower_bounds import Roofline, flops, library_seconds
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
@@ -32,8 +32,9 @@ CUT_GAIN = 0.9
 """Every cut is tried whose roofline is below this share of the best plan known."""
 
 _NEAR = 512
-"""Of the cuts beyond that, which can win less than a tenth, those of the lowest rooflines are tried, too: so many of them for
-the square of the terms of a program, for the more there are, the longer a cut takes."""
+"""Of the cuts beyond that, which can win less than a tenth, those of the lowest rooflines are tried, too, where they store fewer
+tensors than there may be launches: so many of them for the square of the terms of a program, for the more there are, the longer
+a cut takes."""
 
 _SMALL = 12
 """Terms of a program up to which finer tiers look for splits that win less than a tenth, too."""
@@ -179,7 +180,8 @@ class PlanSearch:
             best = min(best, plan.seconds)
             yield plan
         if launches > 1:
-            for several in self.promising_first(program, produces, found=best < math.inf):
+            promising_first = self.promising_first(program, produces, found=best < math.inf)
+            for several in (*promising_first, self.plans_of_few_launches):
                 for plan in several(program, tier, launches, produces, best):
                     best = min(best, plan.seconds)
                     yield plan
@@ -216,15 +218,37 @@ class PlanSearch:
     def cut_plans(
         self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float
     ) -> Iterator[Plan]:
-        """Plans over stored tensors that beat `best` seconds, cuts in the order of their rooflines.
+        """Plans over stored tensors, fewer than there may be launches, that beat `best` seconds: cuts in the order of their
+        rooflines.
 
         If there are too many to be listed in half of the time for cuts, those that are listed by then have the other half.
         """
+        near = _NEAR // len(program.terms) ** 2
+        return self._cut_plans(program, tier, launches, produces, best, range(launches), near)
+
+    def plans_of_few_launches(
+        self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float
+    ) -> Iterator[Plan]:
+        """Those over more stored tensors, looked for last: there are many more of them, and launches that make several take
+        longer to search."""
+        numbers = range(launches, most_stored(launches) + 1)
+        return self._cut_plans(program, tier, launches, produces, best, numbers, 0) if numbers else iter(())
+
+    def _cut_plans(
+        self,
+        program: AxisProgram,
+        tier: Tier,
+        launches: int,
+        produces: tuple[int, ...],
+        best: float,
+        numbers: range,
+        near: int,
+    ) -> Iterator[Plan]:
+        """Plans over such `numbers` of stored tensors; of cuts that could not win a tenth, the `near` of the lowest rooflines."""
         variants = self.variants(program, tier, produces)
         tried: set[object] = set()
-        near = _NEAR // len(program.terms) ** 2
         for batch in variants.batches(best):
-            for cut in self.cuts(variants, batch, launches, Wanted(best, near, tried)):
+            for cut in self.cuts(variants, batch, launches, Wanted(best, near, tried), numbers):
                 could_win = cut.floor < CUT_GAIN * best
                 if cut.key in tried or not (could_win or (near and cut.floor < best)):
                     self.cuts_pruned += 1
@@ -244,7 +268,7 @@ class PlanSearch:
         """Plans of the first cut of the program as it is written, of the fewest launches, that has any below so many seconds."""
         for count in range(2, launches + 1):
             written = Variants(program, produces, (), None, self.roofline, self.kernels.options.seed)
-            for cut in self.cuts(written, next(written.batches()), count, Wanted(below)):
+            for cut in self.cuts(written, next(written.batches()), count, Wanted(below), range(count)):
                 if self.late:
                     return []
                 if plans := [*self.cut_plan(cut, tier, count, produces, below)]:
@@ -274,8 +298,10 @@ class PlanSearch:
         (source,) = self.sources_of(part, [slots], self.kernels.dtype)
         return source
 
-    def cuts(self, variants: Variants, batch: Sequence[Bounded], launches: int, wanted: Wanted) -> list[Cut]:
-        """The cuts of some derivations that are `wanted`, those of the lowest rooflines first.
+    def cuts(
+        self, variants: Variants, batch: Sequence[Bounded], launches: int, wanted: Wanted, numbers: range | None = None
+    ) -> list[Cut]:
+        """The cuts of some derivations that are `wanted` and store such `numbers` of tensors, by their rooflines.
 
         A quarter of the time for cuts is for making ready, and another one for listing them.
         """
@@ -289,13 +315,15 @@ class PlanSearch:
             if self.kernels.now() > ready_by:
                 self.cuts_complete = False
                 break
-        found = list(self.listed(spaces, launches, wanted, listed_by))
+        found = list(self.listed(spaces, launches, wanted, listed_by, numbers))
         if wanted.left is not None:
-            found += self.listed(spaces, launches, wanted.left, listed_by)
+            found += self.listed(spaces, launches, wanted.left, listed_by, numbers)
         self.cuts_pruned += sum(floor >= below for floor, _ in batch) + sum(space.pruned for space in spaces)
         return sorted(found, key=lambda cut: cut.floor)
 
-    def listed(self, spaces: Sequence[CutSpace], launches: int, wanted: Wanted, until: float) -> Iterator[Cut]:
+    def listed(
+        self, spaces: Sequence[CutSpace], launches: int, wanted: Wanted, until: float, numbers: range | None
+    ) -> Iterator[Cut]:
         """The cuts that are `wanted`, as far as there is time to list them."""
 
         def bound() -> float:
@@ -303,7 +331,7 @@ class PlanSearch:
             self.cuts_complete = self.cuts_complete and in_time
             return wanted.below if in_time else -math.inf
 
-        for cut in itertools.chain.from_iterable(space.cuts(launches, bound) for space in spaces):
+        for cut in itertools.chain.from_iterable(space.cuts(launches, bound, numbers) for space in spaces):
             wanted.listed(cut)
             yield cut
 
