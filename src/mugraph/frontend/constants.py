@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
 from torch import fx
 from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.aten import Rule
-from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row
+from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row, mask_of
 from mugraph.frontend.conversion import CHECKS, ROW
-from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, widened
+from mugraph.frontend.safe_softmax import SAFE, erase_unused, with_plain_softmax
+from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, tensor_of, widened
 
 T = TypeVar("T")
 
@@ -37,6 +40,7 @@ _INFINITIES = frozenset({-math.inf, math.inf})
 _KEEPING = frozenset({"where", "masked_fill", "add"})
 """Operators that give no infinity but those of their operands; NaN where these have both."""
 _DIVIDING = frozenset({"div", "fmod", "remainder"})
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 Constants = Mapping[str, torch.Tensor]
 """The values of placeholders that were added to a graph, by name."""
@@ -49,6 +53,7 @@ def with_constants(graph: fx.Graph, every: bool = False) -> dict[str, torch.Tens
     """
     values = _computed(graph)
     added = _Placeholders(graph)
+    with_plain_softmax(graph, values, added.of)
     for node in list(graph.nodes):
         if name_of(node) in CHECKS and all(source in values for source in node.all_input_nodes):
             graph.erase_node(node)
@@ -71,6 +76,40 @@ def with_constants(graph: fx.Graph, every: bool = False) -> dict[str, torch.Tens
         if node in values and not node.users:
             graph.erase_node(node)
     return added.values
+
+
+def with_known_masks(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of ATen calls in which masks and biases of scores that depend on no argument are buffers of the module."""
+    graph = module.graph
+    masked = [node for node in graph.nodes if mask_of(node) is not None]
+    if not masked and not any(node.target is SAFE for node in graph.nodes):
+        return module
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    tensors = {str(node.target): attrgetter(str(node.target))(module) for node in graph.nodes if node.op == "get_attr"}
+    with _disable_current_modes():
+        values = _computed(graph)
+        added = _Buffers(graph)
+        with_plain_softmax(graph, values, added.of)
+        for node in masked:
+            mask = mask_of(copies[node])
+            if mask is not None and mask in values:
+                _masked_by_constants(copies[node], values, added)
+                erase_unused(mask)
+        _write_numbers(values)
+    return fx.GraphModule({**tensors, **added.values}, graph)
+
+
+def _write_numbers(values: Mapping[fx.Node, torch.Tensor]) -> None:
+    """Give arithmetic its known tensors of one number as numbers, where they are exact."""
+    for node, value in values.items():
+        if value.dim() == 0 and value.dtype in FLOATS and math.isfinite(value):
+            for user in [user for user in node.users if name_of(user) in _ARITHMETIC and user not in values]:
+                kinds = {tensor_of(operand).dtype for operand in user.all_input_nodes if operand is not node}
+                if kinds == {value.dtype}:
+                    user.args = fx.map_arg(user.args, lambda operand, n=node, v=value: v.item() if operand is n else operand)
+            erase_unused(node)
 
 
 class _Infinite:
@@ -123,10 +162,23 @@ class _Placeholders:
                 return self._known[name]
         first = next(iter(self.graph.nodes))
         with self.graph.inserting_before(first):
-            node = self.graph.placeholder(f"constant_{len(self.values)}")
+            node = self._new(f"constant_{len(self.values)}")
         node.meta["val"] = value
         self.values[node.name] = value
         self._known[node.name] = node
+        return node
+
+
+    def _new(self, name: str) -> fx.Node:
+        return self.graph.placeholder(name)
+
+
+class _Buffers(_Placeholders):
+    """Buffers of a module for constants, one for each value."""
+
+    def _new(self, name: str) -> fx.Node:
+        node = self.graph.create_node("get_attr", name)
+        node.target = node.name
         return node
 
 

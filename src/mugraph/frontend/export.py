@@ -20,12 +20,13 @@ from torch.autograd import forward_ad
 from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_map_only
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.composites import fewer_overrides
+from mugraph.frontend.flex_attention import OPERATOR, attention, failed_to_reach_it, reaching_the_operator, written_out
 from mugraph.frontend.fused_layers import WRITTEN_OUT
 from mugraph.frontend.in_place import WRITTEN_OVER
 from mugraph.frontend.kept_tensors import Held, Made
@@ -39,8 +40,9 @@ _ONE_AT_A_TIME = threading.RLock()
 _QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
 _SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
 """Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
-_KEPT = frozenset({"eye"})
-"""Calls that PyTorch takes apart into such as it cannot make: of more than 255 rows into a range of unsigned 16-bit integers."""
+_KEPT = frozenset({"_safe_softmax", "eye"})
+"""Calls that are taken for others later (`mugraph.frontend.safe_softmax`), and those that PyTorch takes apart into such as it cannot
+make: `eye` of more than 255 rows into a range of unsigned 16-bit integers."""
 _CHECKED = "aten::linalg_"
 """Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
 _READ = frozenset({"", "_operator", "builtins", "math", "torch"})
@@ -100,19 +102,33 @@ class Watch(TorchFunctionMode):
         self.returned: Any = None
         self._stand_ins: dict[int, torch.Tensor] = {}
         self._made = Made((), ())
+        self._below: list[Any] = []
 
     def instead(self, stand_ins: Sequence[torch.Tensor], made: Made) -> Self:
         """The mode with these in the place of the captured tensors; `made` is told of every call."""
         self._made = made
+        self._below = _get_current_function_mode_stack()
         self._stand_ins = {id(real): other for real, other in zip(self.captured, stand_ins, strict=False)}
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.asks_for_strides |= func in _QUESTIONS_OF_STRIDES
         args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
+        if func is OPERATOR:
+            with self._all_modes():
+                return attention(*args, **kwargs)
         result = func(*args, **kwargs)
         self._made.note(func, args, kwargs, result)
         return result
+
+    @contextlib.contextmanager
+    def _all_modes(self) -> Iterator[None]:
+        """This mode, and those below it that PyTorch took away for the call of an operator."""
+        with contextlib.ExitStack() as modes:
+            left = _get_current_function_mode_stack()
+            for mode in (*(mode for mode in self._below if mode not in left), self):
+                modes.enter_context(mode)
+            yield
 
     def instead_of(self, value: Any) -> Any:
         """What stands for a captured tensor; anything else itself."""
@@ -172,7 +188,7 @@ class Recording:
 def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Sequence[torch.Tensor]) -> Recording:
     """Record `fn` on tensors like `examples`, those among its arguments; every argument is a tensor of its own, and so is what
     the function captures. Raises the error that says what of it cannot be a program."""
-    with _ONE_AT_A_TIME, torch.no_grad(), _quiet():
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), reaching_the_operator():
         try:
             held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
             recorder = Recorder(fn, arguments, Watch(name, ()), held)
@@ -210,7 +226,7 @@ def recorded_at_all_sizes(
         calls = capture(*stand_ins[0], **stand_ins[1]).graph_module
         _check_read(calls)
         _check_conditions(calls.graph)
-        program = torch.export.export(calls, *stand_ins, dynamic_shapes=positional if args else named, strict=False)
+        program = torch.export.export(written_out(calls), *stand_ins, dynamic_shapes=positional if args else named, strict=False)
         _check_conditions(program.graph)
         return program
 
@@ -311,6 +327,9 @@ def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
         return error
     place = line_of_error(error)
     where = f"{name} ({place})" if place else name
+    if failed_to_reach_it(error):
+        remedy = "use torch.compile(backend='mugraph'), or a PyTorch that calls it as it is"
+        return UnsupportedOperator(f"{where}: flex_attention is compiled by PyTorch before it can be traced; {remedy}")
     text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     if isinstance(error, (GuardOnDataDependentSymNode, DataDependentOutputException)):
         return UnsupportedOperator(f"{where}: control flow depends on the values of a tensor; it may depend on shapes only")

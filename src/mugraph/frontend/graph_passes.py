@@ -3,7 +3,8 @@
 `concrete` makes of a graph with symbolic sizes the one it is at sizes that are known. `ready_to_cut` applies all others:
 `with_attention` makes the calls that PyTorch has of attention on a GPU the one that they stand for;
 `without_empty_parts` leaves out what concatenations have nothing of, `with_padding_in_convolutions` zeros around images,
-`without_copies` copies of which nobody can tell; `with_masks_of_numbers` makes attention's boolean masks numbers;
+`without_copies` copies of which nobody can tell; `with_known_masks` makes masks and biases of positions alone buffers, and
+`with_masks_of_numbers` attention's boolean masks numbers;
 `with_views_of_results` makes results that share memory views, which nothing else reads, of one tensor or input; `with_slices`
 makes each part of a tensor that is split a call of its own; `with_arrangements` makes concatenations of equal blocks of one
 tensor calls of `mugraph.frontend.permuted_blocks`.
@@ -27,6 +28,7 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.attention import is_boolean_mask, mask_of
+from mugraph.frontend.constants import with_known_masks
 from mugraph.frontend.node_traits import SPLITS, mutates
 from mugraph.frontend.permuted_blocks import TINY_MATRIX, Blocks, arranged
 from mugraph.frontend.torch_casts import arguments_by_name
@@ -36,7 +38,7 @@ Number = int | float | bool
 
 def ready_to_cut(module: fx.GraphModule) -> fx.GraphModule:
     """A graph of ATen calls as it is cut into pieces."""
-    module = with_masks_of_numbers(with_padding_in_convolutions(without_empty_parts(with_attention(module))))
+    module = with_masks_of_numbers(with_known_masks(with_padding_in_convolutions(without_empty_parts(with_attention(module)))))
     return with_arrangements(with_slices(with_views_of_results(without_copies(module))))
 
 

@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.frontend.capture import captured
+from mugraph.frontend.flex_attention import written_out
 from mugraph.frontend.fused_layers import WRITTEN_OUT
 from mugraph.frontend.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.in_place import WRITTEN_OVER, changes_written, values_behind, with_changes_returned
@@ -216,6 +217,13 @@ def backend(
         keep_inference_input_mutations=True,
         decompositions={**WRITTEN_OVER, **WRITTEN_OUT},
     )
+    if not _needs_gradients(example_inputs) and (whole := written_out(module)) is not module:
+        try:
+            return compiler(whole, example_inputs)
+        except Exception as error:  # torch itself has then the same to say, or does better
+            if chosen.strict:
+                raise
+            _log.debug("FlexAttention stays one operator: %s: %s", type(error).__name__, error)
     return compiler(module, example_inputs)
 
 
@@ -228,13 +236,17 @@ def _target_of(example_inputs: Sequence[Any]) -> str:
 
 def _captured(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule | None:
     """The graph in ATen calls, where nothing but inference on unchanged tensors is asked for; None is for AOTAutograd to do."""
-    if torch.is_grad_enabled() and any(isinstance(given, torch.Tensor) and given.requires_grad for given in example_inputs):
+    if _needs_gradients(example_inputs):
         return None
     try:
         return captured(module)
     except Exception as error:  # torch itself has then the same to say, or does better
         _log.debug("AOTAutograd makes the graph: %s: %s", type(error).__name__, error)
         return None
+
+
+def _needs_gradients(example_inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(given, torch.Tensor) and given.requires_grad for given in example_inputs)
 
 
 def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
