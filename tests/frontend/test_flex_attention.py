@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pairwise import pairwise
 from torch import fx
 from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
@@ -20,8 +19,11 @@ from mugraph.frontend.graph_passes import ready_to_cut
 from mugraph.frontend.torch_trace import recorded_call, traced
 from mugraph.integrations import torch_compile
 from mugraph.ir.ops import OPERATORS
+from pairwise import pairwise
 
-pytestmark = pytest.mark.skipif(not hasattr(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"), reason="it is compiled before it is traced")
+pytestmark = pytest.mark.skipif(
+    not hasattr(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"), reason="it is compiled before it is traced"
+)
 HEADS, LENGTH, WIDTH = 4, 40, 16
 torch.manual_seed(0)
 TABLE = torch.randn(HEADS, 400)
@@ -68,7 +70,9 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def operands(queries: int = LENGTH, keys: int = LENGTH, groups: int = HEADS, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def operands(
+    queries: int = LENGTH, keys: int = LENGTH, groups: int = HEADS, dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
     torch.manual_seed(1)
     sizes = ((HEADS, queries), (groups, keys), (groups, keys))
     return [torch.randn(2, heads, length, WIDTH, dtype=dtype) for heads, length in sizes]
@@ -90,7 +94,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def close(got: Any, wanted: Any, **tolerances: float) -> None:
-    torch.testing.assert_close(got, wanted, equal_nan=True, **({"rtol": 1e-4, "atol": 1e-5} if not tolerances else tolerances))
+    torch.testing.assert_close(got, wanted, equal_nan=True, **(tolerances or {"rtol": 1e-4, "atol": 1e-5}))
 
 
 @pytest.fixture
@@ -170,12 +174,13 @@ def test_a_result_lies_in_memory_as_that_of_the_operator() -> None:
         assert attention(*arguments)[0].stride() == OPERATOR(*arguments)[0].stride()
 
 
-def test_buffers_may_change_between_calls(graphs: list[fx.GraphModule]) -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_buffers_may_change_between_calls(graphs: list[fx.GraphModule], dynamic: bool) -> None:
     def function(q: torch.Tensor, table: torch.Tensor, ids: torch.Tensor, offset: int) -> torch.Tensor:
         mask = create_block_mask(lambda b, h, i, j: ids[i] == ids[j], None, None, LENGTH, LENGTH, device="cpu")
         return flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + table[h, i] * offset, block_mask=mask)
 
-    run, query = compiled(function, dynamic=False), operands()[0]
+    run, query = compiled(function, dynamic=dynamic), operands()[0]
     with torch.no_grad():
         for number in range(3):
             given = (query, TABLE + number, torch.arange(LENGTH) // (5 + number), number)
@@ -216,12 +221,15 @@ def test_random_numbers_are_refused_as_in_eager_calls() -> None:
     def function(q: torch.Tensor) -> torch.Tensor:
         return flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + torch.rand_like(s))
 
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="mugraph")
     with torch.no_grad(), pytest.raises(RuntimeError, match="random"):
-        torch._dynamo.reset()
-        torch.compile(function, backend="mugraph")(operands()[0])
+        run(operands()[0])
 
 
-@pytest.mark.parametrize(("score", "mask"), [("soft cap", "none"), ("none", "causal"), ("alibi", "causal"), ("soft cap", "hidden rows")])
+@pytest.mark.parametrize(
+    ("score", "mask"), [("soft cap", "none"), ("none", "causal"), ("alibi", "causal"), ("soft cap", "hidden rows")]
+)
 def test_positions_are_constants_of_a_program(score: str, mask: str) -> None:
     program = traced(recorded_call(flex(score, mask), operands(), {}))
     assert {node.op for node in program.graph.kernels()} <= OPERATORS.keys()
@@ -229,9 +237,9 @@ def test_positions_are_constants_of_a_program(score: str, mask: str) -> None:
 
 def spelled(cap: float, slope: float) -> Callable[..., torch.Tensor]:
     """A soft cap, a bias by distance, and a causal mask, by hand."""
-    distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
 
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
         scores = cap * torch.tanh(q @ k.transpose(-2, -1) * WIDTH**-0.5 / cap)
         return (scores + (slope * -distance).masked_fill(distance < 0, -torch.inf)).softmax(-1) @ v
 

@@ -54,9 +54,13 @@ def with_constants(graph: fx.Graph, every: bool = False) -> dict[str, torch.Tens
     values = _computed(graph)
     added = _Placeholders(graph)
     with_plain_softmax(graph, values, added.of)
+    fixed = _reading_nothing(graph)
     for node in list(graph.nodes):
-        if name_of(node) in CHECKS and all(source in values for source in node.all_input_nodes):
+        if name_of(node) in CHECKS and node in fixed:
+            checked = node.all_input_nodes
             graph.erase_node(node)
+            for source in checked:
+                erase_unused(source)
     infinite = _Infinite(values)
     for node in list(graph.nodes):
         if node.op != "call_function" or node in values:
@@ -168,7 +172,6 @@ class _Placeholders:
         self._known[node.name] = node
         return node
 
-
     def _new(self, name: str) -> fx.Node:
         return self.graph.placeholder(name)
 
@@ -187,6 +190,15 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype is not other.dtype or not torch.equal(one, other):
         return False
     return not one.dtype.is_floating_point or torch.equal(widened(one).signbit(), widened(other).signbit())
+
+
+def _reading_nothing(graph: fx.Graph) -> set[fx.Node]:
+    """The calls that no placeholder decides about."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _computed(graph: fx.Graph) -> dict[fx.Node, torch.Tensor]:

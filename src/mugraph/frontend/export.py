@@ -41,8 +41,8 @@ _QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stri
 _SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
 """Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
 _KEPT = frozenset({"_safe_softmax", "eye"})
-"""Calls that are taken for others later (`mugraph.frontend.safe_softmax`), and those that PyTorch takes apart into such as it cannot
-make: `eye` of more than 255 rows into a range of unsigned 16-bit integers."""
+"""Calls that are taken for others later (`mugraph.frontend.safe_softmax`), and those that PyTorch takes apart into such as it
+cannot make: `eye` of more than 255 rows into a range of unsigned 16-bit integers."""
 _CHECKED = "aten::linalg_"
 """Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
 _READ = frozenset({"", "_operator", "builtins", "math", "torch"})

@@ -27,6 +27,8 @@ from mugraph.frontend.safe_softmax import unexpanded
 OPERATOR: Any = torch.ops.higher_order.flex_attention
 _EAGER = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 """The attribute of PyTorch's module by which calls reach the operator without being compiled first."""
+_BUFFERS = 7
+"""The position of the first argument that holds buffers."""
 _LARGEST = 1 << 26
 """Elements of a mask that is looked at."""
 Statistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -46,20 +48,24 @@ def attention(
     score_mod_other_buffers: tuple[Any, ...] = (),
     mask_mod_other_buffers: tuple[Any, ...] = (),
 ) -> Statistics:
-    """What the operator gives: attention [batch, heads, queries, width], and of each row of scores, [batch, heads, queries] in fp32
-    or more, the logarithm to base 2 of the sum of their exponentials, and their maximum over log(2).
+    """What the operator gives: attention [batch, heads, queries, width], and of each row of scores, [batch, heads, queries] in
+    fp32 or more, the logarithm to base 2 of the sum of their exponentials, and their maximum over log(2).
 
     A row of which every key is hidden is 0, and its logarithm and maximum are -inf.
     """
     device = query.device.type
     if not torch.is_autocast_enabled(device):
-        return _attention(query, key, value, score_mod, block_mask[-1], scale, kernel_options, score_mod_other_buffers, mask_mod_other_buffers)
+        return _attention(
+            query, key, value, score_mod, block_mask[-1], scale, kernel_options, score_mod_other_buffers, mask_mod_other_buffers
+        )
     if _AUTOCAST.get(device) not in OPERATOR.py_kernels:
         raise UnsupportedOperator("flex_attention under autocast chooses its own types; cast its operands by hand")
     kind = torch.get_autocast_dtype(device)
     cast = (each.to(kind) if each.dtype is not torch.float64 else each for each in (query, key, value))
     with torch.autocast(device, enabled=False):
-        return _attention(*cast, score_mod, block_mask[-1], scale, kernel_options, score_mod_other_buffers, mask_mod_other_buffers)
+        return _attention(
+            *cast, score_mod, block_mask[-1], scale, kernel_options, score_mod_other_buffers, mask_mod_other_buffers
+        )
 
 
 def _attention(
@@ -93,15 +99,26 @@ def _attention(
 
 
 def written_out(module: fx.GraphModule) -> fx.GraphModule:
-    """A graph of torch calls that Dynamo made, with `attention` in the place of the operator."""
-    if not any(node.target is OPERATOR for node in module.graph.nodes):
+    """A graph of torch calls that Dynamo made, with `attention` in the place of the operator.
+
+    It stays where its functions read numbers that vary, which cannot be mapped.
+    """
+    found = {node for node in module.graph.nodes if node.target is OPERATOR and not _reads_numbers(node)}
+    if not found:
         return module
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in module.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-        if node.target is OPERATOR:
+        if node in found:
             copies[node].target = attention
     return fx.GraphModule(module, graph)
+
+
+def _reads_numbers(node: fx.Node) -> bool:
+    """Whether the buffers of a call, its last arguments, are not all tensors."""
+    buffers: list[Any] = []
+    fx.map_arg(node.args[_BUFFERS:], buffers.append)
+    return not all(isinstance(buffer.meta.get("example_value"), torch.Tensor) for buffer in buffers)
 
 
 @contextlib.contextmanager
@@ -161,9 +178,13 @@ def _is_identity(score_mod: Callable[..., Any], query: torch.Tensor, buffers: Se
 
 
 def _mapped(
-    function: Callable[..., Any], sizes: Sequence[int], scores: tuple[torch.Tensor, ...], buffers: Sequence[Any], device: Any = None
+    function: Callable[..., Any],
+    sizes: Sequence[int],
+    scores: tuple[torch.Tensor, ...],
+    buffers: Sequence[Any],
+    device: Any = None,
 ) -> torch.Tensor:
-    """A function of scalars at all positions: of a score, where `scores` has them, of batch, head, query and key, and of buffers."""
+    """A function of scalars at all positions: of a score, where there are any, of batch, head, query and key, and of buffers."""
     at = [torch.arange(size, dtype=torch.int32, device=scores[0].device if scores else device) for size in sizes]
     for dim in reversed(range(4)):
         places = [0 if dim == other else None for other in range(4)]
@@ -201,6 +222,11 @@ class _Known(Enum):
     """Query i sees the keys up to key i."""
 
 
+def _reads_more(function: fx.GraphModule) -> bool:
+    """Whether a graph reads something beside its arguments."""
+    return any(node.op == "get_attr" for node in function.graph.nodes)
+
+
 def _known(mask_mod: Callable[..., Any], shown: torch.Tensor, sizes: Sequence[Any], buffers: Sequence[Any]) -> _Known | None:
     """Which mask it is, as far as that can be said: where positions alone decide about it, it is computed and looked at.
 
@@ -209,7 +235,7 @@ def _known(mask_mod: Callable[..., Any], shown: torch.Tensor, sizes: Sequence[An
     if mask_mod is flex_attention.noop_mask:
         return _Known.ALL
     fixed = all(isinstance(size, int) for size in sizes) and shown.numel() <= _LARGEST
-    if not fixed or buffers or not isinstance(mask_mod, fx.GraphModule) or mask_mod.state_dict():
+    if not fixed or buffers or not isinstance(mask_mod, fx.GraphModule) or _reads_more(mask_mod):
         return None
     with _disable_current_modes():
         mask = unexpanded(_mapped(mask_mod, sizes, (), (), shown.device))

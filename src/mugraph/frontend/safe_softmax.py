@@ -21,7 +21,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from mugraph.frontend.torch_casts import name_of, tensor_of
+from mugraph.frontend.torch_casts import draws_random_numbers, name_of, tensor_of
 
 _aten = torch.ops.aten
 SAFE = _aten._safe_softmax.default
@@ -31,8 +31,8 @@ _BOUNDED = frozenset({"cos", "sigmoid", "sin", "tanh"})
 _FINITE = frozenset(
     {
         "_to_copy", "_unsafe_view", "abs", "add", "alias", "clamp", "clamp_max", "clamp_min", "clone", "expand", "masked_fill",
-        "maximum", "minimum", "mul", "neg", "permute", "relu", "reshape", "squeeze", "sub", "to", "transpose", "unsqueeze", "view",
-        "where",
+        "maximum", "minimum", "mul", "neg", "permute", "relu", "reshape", "squeeze", "sub", "to", "transpose", "unsqueeze",
+        "view", "where",
     }
 )  # fmt: skip
 """Operators that give nothing infinite of finite operands."""
@@ -40,13 +40,15 @@ _FINITE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What is done to a bias: a tensor or number is added or taken off, or -inf put where a mask is true (`hide`) or not (`keep`)."""
+    """What is done to a bias: `add` or `sub` an operand, or put -inf where a mask is true (`hide`) or is not (`keep`)."""
 
     kind: str
     operand: Any
 
 
-def with_plain_softmax(graph: fx.Graph, values: Mapping[fx.Node, torch.Tensor], constant: Callable[[torch.Tensor], fx.Node]) -> None:
+def with_plain_softmax(
+    graph: fx.Graph, values: Mapping[fx.Node, torch.Tensor], constant: Callable[[torch.Tensor], fx.Node]
+) -> None:
     """Change a graph of ATen calls so that every `_safe_softmax` whose hidden rows are known without its scores is a softmax.
 
     `values` has what the graph computes of no argument, and `constant` makes a node of such a value.
@@ -271,8 +273,8 @@ def unexpanded(value: torch.Tensor) -> torch.Tensor:
 
 
 def erase_unused(node: fx.Node) -> None:
-    """Erase a call that nobody reads, and what it alone read."""
-    if node.op == "call_function" and not node.users:
+    """Erase a call that nobody reads, and what it alone read, but for what changes tensors or draws random numbers."""
+    if node.op == "call_function" and not (node.users or node.is_impure() or draws_random_numbers(node)):
         sources = node.all_input_nodes
         node.graph.erase_node(node)
         for source in sources:
