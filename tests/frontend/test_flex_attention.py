@@ -93,8 +93,8 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
     return torch.compile(function, backend="mugraph", options={"budget": 1, "strict": True}, **options)
 
 
-def close(got: Any, wanted: Any, **tolerances: float) -> None:
-    torch.testing.assert_close(got, wanted, equal_nan=True, **(tolerances or {"rtol": 1e-4, "atol": 1e-5}))
+def close(got: Any, wanted: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(got, wanted, equal_nan=True, rtol=rtol, atol=atol)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_narrow_types_are_as_exact_as_eager_calls(graphs: list[fx.GraphModule], 
 @pytest.mark.parametrize("groups", [HEADS, 2])
 @pytest.mark.parametrize("mask", ["causal", "hidden rows"])
 def test_maxima_and_sums_of_rows_are_those_of_the_operator(mask: str, groups: int) -> None:
-    arguments = (*operands(groups=groups), SCORE_MODS["alibi"], (MASK_MODS[mask],), 0.3, {})
+    arguments: Any = (*operands(groups=groups), SCORE_MODS["alibi"], (MASK_MODS[mask],), 0.3, {})
     with torch.no_grad():
         close(attention(*arguments), OPERATOR(*arguments))
 
@@ -169,7 +169,7 @@ def test_maxima_and_sums_of_rows_are_those_of_the_operator(mask: str, groups: in
 def test_a_result_lies_in_memory_as_that_of_the_operator() -> None:
     given = [each.transpose(1, 2).contiguous().transpose(1, 2) for each in operands()]
     mask = (module.noop_mask,)
-    arguments = (*given, module._identity, mask, 0.25, {})
+    arguments: Any = (*given, module._identity, mask, 0.25, {})
     with torch.no_grad():
         assert attention(*arguments)[0].stride() == OPERATOR(*arguments)[0].stride()
 
@@ -190,7 +190,7 @@ def test_buffers_may_change_between_calls(graphs: list[fx.GraphModule], dynamic:
 def test_two_calls_in_a_graph(graphs: list[fx.GraphModule]) -> None:
     first, second = flex("soft cap", "causal"), flex("table", "window")
 
-    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return second(first(q, k, v).relu(), k, v)
 
     with torch.no_grad():

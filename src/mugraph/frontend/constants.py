@@ -110,9 +110,9 @@ def _write_numbers(values: Mapping[fx.Node, torch.Tensor]) -> None:
     for node, value in values.items():
         if value.dim() == 0 and value.dtype in FLOATS and math.isfinite(value):
             for user in [user for user in node.users if name_of(user) in _ARITHMETIC and user not in values]:
-                kinds = {tensor_of(operand).dtype for operand in user.all_input_nodes if operand is not node}
-                if kinds == {value.dtype}:
-                    user.args = fx.map_arg(user.args, lambda operand, n=node, v=value: v.item() if operand is n else operand)
+                other = tensor_of(user.args[0]) if isinstance(user.args[0], fx.Node) else None
+                if user.args[1] is node and other is not None and other.dtype is value.dtype:
+                    user.args = (user.args[0], value.item())
             erase_unused(node)
 
 

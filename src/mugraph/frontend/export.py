@@ -107,7 +107,7 @@ class Watch(TorchFunctionMode):
     def instead(self, stand_ins: Sequence[torch.Tensor], made: Made) -> Self:
         """The mode with these in the place of the captured tensors; `made` is told of every call."""
         self._made = made
-        self._below = _get_current_function_mode_stack()
+        self._below = _function_modes()
         self._stand_ins = {id(real): other for real, other in zip(self.captured, stand_ins, strict=False)}
         return self
 
@@ -125,7 +125,7 @@ class Watch(TorchFunctionMode):
     def _all_modes(self) -> Iterator[None]:
         """This mode, and those below it that PyTorch took away for the call of an operator."""
         with contextlib.ExitStack() as modes:
-            left = _get_current_function_mode_stack()
+            left = _function_modes()
             for mode in (*(mode for mode in self._below if mode not in left), self):
                 modes.enter_context(mode)
             yield
@@ -140,6 +140,11 @@ class Watch(TorchFunctionMode):
         if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not any(tensor is known for known in self.captured):
             self.captured.append(tensor)
         return tensor
+
+
+def _function_modes() -> list[Any]:
+    """The modes that see calls of torch functions, outermost first."""
+    return list(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]  # torch's
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import contextlib
 import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -53,45 +54,93 @@ def attention(
 
     A row of which every key is hidden is 0, and its logarithm and maximum are -inf.
     """
+    functions = _Functions(score_mod, block_mask[-1], score_mod_other_buffers, mask_mod_other_buffers)
     device = query.device.type
     if not torch.is_autocast_enabled(device):
-        return _attention(
-            query, key, value, score_mod, block_mask[-1], scale, kernel_options, score_mod_other_buffers, mask_mod_other_buffers
-        )
+        return _attention(query, key, value, functions, scale, kernel_options)
     if _AUTOCAST.get(device) not in OPERATOR.py_kernels:
         raise UnsupportedOperator("flex_attention under autocast chooses its own types; cast its operands by hand")
     kind = torch.get_autocast_dtype(device)
-    cast = (each.to(kind) if each.dtype is not torch.float64 else each for each in (query, key, value))
+    query, key, value = (each if each.dtype is torch.float64 else each.to(kind) for each in (query, key, value))
     with torch.autocast(device, enabled=False):
-        return _attention(
-            *cast, score_mod, block_mask[-1], scale, kernel_options, score_mod_other_buffers, mask_mod_other_buffers
-        )
+        return _attention(query, key, value, functions, scale, kernel_options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """What becomes of a score, and which keys are seen, and what else these functions of scalars read."""
+
+    score_mod: Callable[..., torch.Tensor]
+    mask_mod: Callable[..., torch.Tensor]
+    score_buffers: tuple[Any, ...]
+    mask_buffers: tuple[Any, ...]
+
+    def scores(self, scores: torch.Tensor) -> torch.Tensor:
+        """What becomes of all scores, [batch, heads, queries, keys]."""
+        return _mapped(self.score_mod, scores.shape, (scores,), self.score_buffers, scores.device)
+
+    def mask(self, sizes: Sequence[int], device: torch.device) -> torch.Tensor:
+        """Which keys are seen, with dimensions of size 1 where it is the same along them."""
+        return unexpanded(_mapped(self.mask_mod, sizes, (), self.mask_buffers, device))
+
+    def keep_scores(self, like: torch.Tensor) -> bool:
+        """Whether a score, in the type of a tensor, stays what it is."""
+        score = like.new_zeros(())
+        with _IndexedByScalars():
+            places = (like.new_zeros((), dtype=torch.int32) for _ in range(4))
+            return self.score_mod(score, *places, *self.score_buffers) is score
+
+    def known_mask(self, shown: torch.Tensor, sizes: Sequence[int]) -> _Known | None:
+        """Which mask it is, as far as that can be said: where positions alone decide about it, it is computed and looked at.
+
+        `shown` is like it, and may have no data.
+        """
+        if self.mask_mod is flex_attention.noop_mask:
+            return _Known.ALL
+        fixed = all(isinstance(size, int) for size in sizes) and shown.numel() <= _LARGEST
+        if not fixed or self.mask_buffers or not isinstance(self.mask_mod, fx.GraphModule) or _reads_more(self.mask_mod):
+            return None
+        with _disable_current_modes():
+            mask = self.mask(sizes, shown.device)
+            if bool(mask.all()):
+                return _Known.ALL
+            causal = torch.ones(tuple(sizes[2:]), dtype=torch.bool, device=mask.device).tril()
+            return _Known.CAUSAL if bool((mask == causal).all()) else None
+
+
+class _Known(Enum):
+    """Masks that have a name."""
+
+    ALL = auto()
+    """Every query sees every key."""
+    CAUSAL = auto()
+    """Query i sees the keys up to key i."""
+
+
+def _reads_more(function: fx.GraphModule) -> bool:
+    """Whether a graph reads something beside its arguments."""
+    return any(node.op == "get_attr" for node in function.graph.nodes)
 
 
 def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    score_mod: Callable[..., torch.Tensor],
-    mask_mod: Callable[..., torch.Tensor],
+    functions: _Functions,
     scale: float,
     kernel_options: Mapping[str, Any],
-    score_buffers: tuple[Any, ...],
-    mask_buffers: tuple[Any, ...],
 ) -> Statistics:
     if key.shape[0] != query.shape[0]:
         key, value = (each.expand(query.shape[0], *each.shape[1:]) for each in (key, value))
     sizes = (*query.shape[:3], key.shape[2])
-    shown: torch.Tensor | None = unexpanded(_mapped(mask_mod, sizes, (), mask_buffers, query.device))
-    known = _known(mask_mod, shown, sizes, mask_buffers)
-    if known is _Known.ALL:
-        shown = None
-    scores = _mapped(score_mod, sizes, (_scores(query, key) * scale,), score_buffers)
-    if shown is not None:
+    shown = functions.mask(sizes, query.device)
+    known = functions.known_mask(shown, sizes)
+    scores = functions.scores(_scores(query, key) * scale)
+    if known is not _Known.ALL:
         scores = torch.where(shown, scores, -torch.inf)
-    if _is_identity(score_mod, query, score_buffers) and not _asks_for_statistics(kernel_options):
-        causal, grouped = known is _Known.CAUSAL, query.shape[1] != key.shape[1]
-        mask = None if causal else shown
+    if functions.keep_scores(query) and not _asks_for_statistics(kernel_options):
+        mask, causal = (shown, False) if known is None else (None, known is _Known.CAUSAL)
+        grouped = query.shape[1] != key.shape[1]
         result = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
     else:
         result = _by_group(torch._safe_softmax(scores, -1).to(query.dtype), value)
@@ -170,22 +219,15 @@ def _asks_for_statistics(kernel_options: Mapping[str, Any]) -> bool:
     return bool(kernel_options.get("OUTPUT_LOGSUMEXP", True) or kernel_options.get("OUTPUT_MAX", False))
 
 
-def _is_identity(score_mod: Callable[..., Any], query: torch.Tensor, buffers: Sequence[Any]) -> bool:
-    """Whether a score stays what it is."""
-    score = query.new_zeros(())
-    with _IndexedByScalars():
-        return score_mod(score, *(query.new_zeros((), dtype=torch.int32) for _ in range(4)), *buffers) is score
-
-
 def _mapped(
     function: Callable[..., Any],
     sizes: Sequence[int],
     scores: tuple[torch.Tensor, ...],
     buffers: Sequence[Any],
-    device: Any = None,
+    device: torch.device,
 ) -> torch.Tensor:
     """A function of scalars at all positions: of a score, where there are any, of batch, head, query and key, and of buffers."""
-    at = [torch.arange(size, dtype=torch.int32, device=scores[0].device if scores else device) for size in sizes]
+    at = [torch.arange(size, dtype=torch.int32, device=device) for size in sizes]
     for dim in reversed(range(4)):
         places = [0 if dim == other else None for other in range(4)]
         function = torch.vmap(function, in_dims=(*[0] * len(scores), *places, *[None] * len(buffers)))
@@ -211,35 +253,3 @@ def _is_integer(index: Any) -> bool:
     if isinstance(index, torch.Tensor):
         return index.dtype in _INTEGERS
     return isinstance(index, int) and not isinstance(index, bool)
-
-
-class _Known(Enum):
-    """Masks that have a name."""
-
-    ALL = auto()
-    """Every query sees every key."""
-    CAUSAL = auto()
-    """Query i sees the keys up to key i."""
-
-
-def _reads_more(function: fx.GraphModule) -> bool:
-    """Whether a graph reads something beside its arguments."""
-    return any(node.op == "get_attr" for node in function.graph.nodes)
-
-
-def _known(mask_mod: Callable[..., Any], shown: torch.Tensor, sizes: Sequence[Any], buffers: Sequence[Any]) -> _Known | None:
-    """Which mask it is, as far as that can be said: where positions alone decide about it, it is computed and looked at.
-
-    `shown` is like it, and may have no data.
-    """
-    if mask_mod is flex_attention.noop_mask:
-        return _Known.ALL
-    fixed = all(isinstance(size, int) for size in sizes) and shown.numel() <= _LARGEST
-    if not fixed or buffers or not isinstance(mask_mod, fx.GraphModule) or _reads_more(mask_mod):
-        return None
-    with _disable_current_modes():
-        mask = unexpanded(_mapped(mask_mod, sizes, (), (), shown.device))
-        if bool(mask.all()):
-            return _Known.ALL
-        causal = torch.ones(sizes[2:], dtype=torch.bool, device=mask.device).tril()
-        return _Known.CAUSAL if bool((mask == causal).all()) else None

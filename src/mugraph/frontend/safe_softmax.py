@@ -244,7 +244,7 @@ class _Spelling:
         return node
 
 
-def _after(step: _Step, bias: torch.Tensor, operand: Any) -> torch.Tensor:
+def _after(step: _Step, bias: Any, operand: Any) -> Any:
     """The value of a bias behind a step."""
     match step.kind:
         case "add":
