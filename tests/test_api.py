@@ -29,6 +29,7 @@ from mugraph.search import Options, SearchReport, SearchResult
 from mugraph.search import Proposal as Proposal
 from mugraph.search.tasks import ANY_GAIN
 from mugraph.selection import qualification
+from mugraph.selection.whole_programs import superoptimize_program
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event
 from mugraph.verifier.certificate import Outcome
@@ -209,6 +210,16 @@ def test_what_is_found_first_is_proved_before_the_search_goes_on(
     assert [candidate.graph.with_constants(()) for candidate in opt.candidates] == [construct(worse[0].graph)]
     assert opt.candidates[0].certificate.outcome is Outcome.EQUIVALENT
     assert not opt.report.search["settled"]
+
+
+@pytest.mark.parametrize("profile", [True, False])
+def test_where_one_is_enough_by_then_what_is_proved_first_is_the_result(profile: bool) -> None:
+    """Not even a search goes on, nor is anything else proved, though there is time."""
+    program = mugraph.frontend.trace(normalised_product, inputs()).graph
+    assert len(superoptimize_program(program, budget=600.0, profile=profile, cache="off").candidates) > 1
+    opt = superoptimize_program(program, budget=600.0, profile=profile, cache="off", enough=0.0)
+    assert opt.found
+    assert [candidate.certificate.outcome for candidate in opt.candidates] == [Outcome.EQUIVALENT]
 
 
 @pytest.mark.parametrize("profile", [True, False])

@@ -17,7 +17,7 @@ import torch
 from mugraph.devices import device_for, known_targets
 from mugraph.devices.capability import Architecture, Capability
 from mugraph.devices.device import ReportedGpu, architecture_of
-from mugraph.devices.host import available_cores, cache_bytes, instruction_set, kernel_threads, processor_features
+from mugraph.devices.host import available_cores, cache_bytes, instruction_set, kernel_threads, processor_features, slowdown
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir import DType
 
@@ -227,3 +227,21 @@ def test_the_host_is_known_while_another_thread_loads_pytorch(monkeypatch: pytes
     for loaded in (None, ModuleType("torch")):
         monkeypatch.setitem(sys.modules, "torch", loaded)
         assert kernel_threads() == available_cores()
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "seconds"), [("1000 3000 7\n", 4.0), ("2000 0 7\n", 1.0), ("0 0 0\n", 1.0), ("", 1.0), ("many\n", 1.0)]
+)
+def test_waits_for_a_core_tell_how_busy_a_machine_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduled: str, seconds: float
+) -> None:
+    (tmp_path / "schedstat").write_text(scheduled, encoding="utf-8")
+    monkeypatch.setattr("mugraph.devices.host._SCHEDULED", tmp_path / "schedstat")
+    assert slowdown() == seconds
+
+
+def test_where_the_system_does_not_say_how_busy_it_is_it_is_taken_for_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mugraph.devices.host._SCHEDULED", tmp_path / "none")
+    assert slowdown() == 1.0

@@ -16,7 +16,7 @@ from mugraph import api
 from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch
 from mugraph.frontend.files import load_function
 from mugraph.pieces import piece_optimizer
-from mugraph.pieces.cutting import difference
+from mugraph.pieces.cutting import _before_calls, difference
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.selection.whole_programs import OptimizationSettings, Problem, superoptimized
@@ -340,3 +340,10 @@ def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.Mon
     inputs = (torch.randn(8, 16), torch.randn(16, 16))
     opt = mugraph.superoptimize(lambda x, w: torch.tanh(x @ w), inputs, budget=30.0, profile=False, cache="off")
     assert not opt.found
+
+
+@pytest.mark.parametrize(("slowdown", "seconds"), [(1.0, 57.0), (2.0, 54.0), (100.0, 48.0)])
+def test_programs_leave_time_for_calls_of_the_whole(monkeypatch: pytest.MonkeyPatch, slowdown: float, seconds: float) -> None:
+    monkeypatch.setattr("mugraph.pieces.cutting.slowdown", lambda: slowdown)
+    assert _before_calls(Deadline(60.0)).remaining == pytest.approx(seconds, abs=0.1)
+    assert _before_calls(Deadline(None)).remaining is None

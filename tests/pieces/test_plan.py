@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from unittest import mock
 
+import pytest
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import record
 from mugraph.frontend.partition import Piece, partition
 from mugraph.frontend.recorded_graph import recorded_graph
 from mugraph.ir.graph import Graph
-from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, PieceOutcome
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, PieceOutcome, Share
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
 from mugraph.support.deadline import Deadline
 
@@ -34,6 +36,12 @@ def after_a_chain(q: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
     for _ in range(12):
         q = torch.tanh(q * q + 1)
     return decode(q, *others)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of a budget are those of a machine with nothing else to do."""
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 1.0)
 
 
 def recorded(function: Callable[..., object] = decode) -> fx.GraphModule:
@@ -125,6 +133,41 @@ def test_what_small_pieces_leave_is_for_larger_ones() -> None:
     assert "rsqrt" in optimizer.asked[1]
     assert "cat" in optimizer.asked[-1]
     assert norms < 0.5 * whole < 0.9 * whole < attention
+
+
+def apart(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A short program on few elements, and a longer one on many."""
+    return (x * x).sum(-1), torch.tanh(y * y + 1).sum(-1) * 2
+
+
+@pytest.mark.parametrize(("slowdown", "first"), [(1.0, "mul sum"), (20.0, "add mul sum tanh")])
+def test_what_moves_the_most_bytes_comes_first_on_a_machine_too_busy_for_all(
+    monkeypatch: pytest.MonkeyPatch, slowdown: float, first: str
+) -> None:
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: slowdown)
+    optimizer = Choosy({"sum"})
+    pieces = partition(recorded_graph(record(apart, (torch.randn(4, 8), torch.randn(256, 64)))).module.graph).pieces
+    optimizer.outcomes(pieces, {}, Deadline(60.0))
+    assert len(optimizer.asked) == len(pieces) == 2
+    assert " ".join(sorted(optimizer.asked[0])) == first
+    assert optimizer.given[0] == pytest.approx(60.0 if slowdown > 1 else 60.0 * 2 / 7, abs=1.0)
+
+
+def test_a_piece_ends_after_its_part_once_something_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 4.0)
+    share = Share.of(Deadline(60.0), 0.25)
+    assert share.budget == pytest.approx(20.0, abs=0.1)
+    assert share.enough == pytest.approx(15.0, abs=0.1)
+    asked: list[float] = []
+
+    def superoptimized(*program: object, enough: float, **settings: object) -> None:
+        asked.append(enough)
+        raise UnsupportedOperator("nothing")
+
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
+    pieces = partition(recorded_graph(record(apart, (torch.randn(4, 8), torch.randn(256, 64)))).module.graph).pieces
+    Optimizer(PieceOptions(profile=False, cache="off", pack=False)).outcomes(pieces, {}, Deadline(60.0))
+    assert asked == [pytest.approx(60.0 * 2 / 7, abs=1.0), pytest.approx(60.0, abs=1.0)]
 
 
 class Gated(torch.nn.Module):

@@ -17,6 +17,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr("mugraph.runtime.benchmarking.slowdown", lambda: 1.0)
 
     def taking(self, durations: Iterator[float]) -> Callable[[], None]:
         def call() -> None:
@@ -147,6 +148,15 @@ def test_calls_that_wait_are_no_more_than_there_is_time_for(clock: Clock) -> Non
 def test_rounds_end_before_the_limit(clock: Clock) -> None:
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=7.5)] == [2, 2]
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=0.0)] == [1, 1]
+
+
+@pytest.mark.parametrize(("slowdown", "rounds"), [(1.0, 5), (4.0, 20), (1e3, 30)])
+def test_duels_have_as_many_rounds_on_a_busy_machine(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, slowdown: float, rounds: int
+) -> None:
+    monkeypatch.setattr("mugraph.runtime.benchmarking.slowdown", lambda: slowdown)
+    equal = clock.taking(itertools.repeat(0.0625))
+    assert duel(equal, equal, seconds=0.625).rounds == rounds
 
 
 def test_duels_are_read_as_they_were_written() -> None:

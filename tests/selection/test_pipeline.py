@@ -183,6 +183,21 @@ def test_no_search_goes_on_behind_which_no_proof_would_end_in_time(clock: Clock)
     assert not qualifier.may_prove_another
 
 
+def test_what_is_proved_may_be_enough_before_the_time_is_over(clock: Clock) -> None:
+    program = lengths(of_factors=False)
+    qualifier = qualifier_for(program, 10.0)
+    clock.now = 6.0
+    qualifier.end_after(5.0)
+    assert not qualifier.deadline.passed  # nothing is proved
+    qualifier.tried[program] = Proved(
+        Contestant(program, 1.0, build(program, "cpu")), verify_graphs(program, program).certificate, None
+    )
+    qualifier.end_after(15.0)
+    assert qualifier.deadline.remaining == 4.0
+    qualifier.end_after(5.0)
+    assert qualifier.deadline.passed
+
+
 def product() -> Graph:
     """x @ weight in one kernel."""
     kernel = GraphBuilder(Level.KERNEL)

@@ -18,6 +18,7 @@ from mugraph.ir.dtypes import DType
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _PROCESSOR = Path("/proc/cpuinfo")
 _MEMORY = Path("/proc/meminfo")
+_SCHEDULED = Path("/proc/self/schedstat")
 _BUSY = 2.0
 """A load per core at which threads wait so long for each other that what is measured is only good for the day."""
 
@@ -87,6 +88,15 @@ def free_memory() -> int:
 def is_busy() -> bool:
     """Whether this machine has had more to do for a minute than this process and its compilers."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY * available_cores()
+
+
+def slowdown() -> float:
+    """Seconds that pass for each that this process computes, as others have the cores: its waits for a core so far tell, and 1
+    where the system does not."""
+    with suppress(OSError, ValueError):
+        computed, waited = (int(part) for part in _SCHEDULED.read_text(encoding="utf-8").split()[:2])
+        return 1 + waited / max(computed, 1)
+    return 1.0
 
 
 def processor_features(cpuinfo: Path) -> frozenset[str]:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map_only
 
+from mugraph.devices.host import slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
@@ -51,6 +52,8 @@ _PLACE = re.compile(r"^operator aten\.\w+( \([^)]*\))?: ")
 """What a reason begins with that says where the call is."""
 _ROUNDS = 5
 """Calls of which each part is timed."""
+_CALLS_SECONDS, _CALLS_SHARE = 3.0, 0.2
+"""Seconds of a quiet machine for calls of the whole beside the function's, and the largest part of the budget for them."""
 
 
 def superoptimized_in_pieces(
@@ -83,17 +86,29 @@ def superoptimized_in_pieces(
         why = f"of which {'few kernels were' if whole.found else 'nothing clearly faster was'} found as a whole"
     else:
         why = f"which is none as a whole: {str(whole).split(';')[0]}"
+    compares = settings.profile and here
     choices = [
         CutGraph(recorded, plan)
         for plan in plans(
-            recorded.module, recorded.device, optimizer, deadline, why=f" in the function, {why}", written=recorded.written
+            recorded.module,
+            recorded.device,
+            optimizer,
+            _before_calls(deadline) if compares else deadline,
+            why=f" in the function, {why}",
+            written=recorded.written,
         )
     ]
     report = _report(choices[0], optimizer, deadline, seed_or_fresh(settings.seed))
     results = [Partitioned(each, _covered(report, each), settings.target) for each in choices]
-    if not settings.profile or not here:
+    if not compares:
         return results[0]
     return _beside(_fastest(results, example_inputs), call.fn, example_inputs, machine, settings, deadline, tell)
+
+
+def _before_calls(deadline: Deadline) -> Deadline:
+    """The deadline of the programs, which leaves time for calls of the whole."""
+    left = deadline.remaining
+    return deadline if left is None else Deadline(left - min(_CALLS_SECONDS * slowdown(), _CALLS_SHARE * left))
 
 
 def _lies_on(machine: Machine, example_inputs: ExampleInputs) -> bool:

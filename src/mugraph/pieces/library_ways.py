@@ -39,6 +39,9 @@ _FASTER = 1.05
 """So many times as fast as PyTorch's calls the kernel of a linear layer is taken: more than the noise of a few rounds."""
 _NOT_SLOWER = 1.1
 """So many times the time of PyTorch's calls a convolution may take by itself: what follows in its layout gains from it."""
+_DISTINCT = (1 << 20) + 7
+"""Numbers repeat after so many, a prime, so that no two rows are alike: to draw a large matrix takes longer than to multiply by
+it."""
 
 _Times = tuple[float, ...]
 """Seconds of PyTorch's calls, then those of the library kernel in each layout that it has."""
@@ -248,8 +251,11 @@ def example_of(recorded: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode(False):  # whose tensors have no versions
         memory = torch.zeros(max(reach, 0), dtype=recorded.dtype, device=recorded.device)  # expanded tensors cannot be written to
         if recorded.is_floating_point():
-            drawn = memory.float() if memory.element_size() == 1 else memory  # of fp8 PyTorch draws none
-            memory.copy_(drawn.uniform_(0.1, 1.1, generator=torch.Generator(memory.device).manual_seed(0)))  # not the calls' own
+            drawn = torch.empty(min(len(memory), _DISTINCT), device=memory.device)  # in fp32: of fp8 PyTorch draws none
+            drawn.uniform_(0.1, 1.1, generator=torch.Generator(memory.device).manual_seed(0))  # not the calls' own
+            for start in range(0, len(memory), _DISTINCT):
+                part = memory[start : start + _DISTINCT]
+                part.copy_(drawn[: len(part)])
         elif recorded.dtype is torch.bool:
             memory.fill_(True)
         return memory.as_strided(shape, strides)

@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices import Device, device_for, resolved
+from mugraph.devices.host import slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.partition import Piece
@@ -55,6 +56,9 @@ KIND = "duel"
 _WORTH_RETRYING = 1.2
 """Pieces whose time ran out are tried again with at least so many times as much."""
 
+_LEAST_SECONDS = 5.0
+"""Of processor time, what most pieces need to have kernels found, compiled, compared and proved."""
+
 _UNTIMED_SAVING = 0.05
 """The part of the time of torch's calls, which is predicted rather too low, that kernels must be predicted to save untimed."""
 
@@ -69,13 +73,14 @@ class PieceOptions:
     """What `torch.compile(..., backend="mugraph", options={...})` may say.
 
     `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have shares of it by their
-    operators, and what these leave is for those whose time ran out. `keep` is "faster" to run a piece by its kernels only where
-    they were measured to beat torch, or are predicted to on a GPU that is not here, "all" to do so wherever there are any. Of a
-    graph with symbolic sizes, up to `sizes` sizes that keep coming get kernels. With `background` calls are answered at once, by
-    PyTorch until there are kernels, and programs are searched in another process (`mugraph.integrations.background`). With
-    `strict` a piece that cannot be optimized is an error instead of a line in the log. With `pack`, weights of convolutions and
-    linear layers that the library runs are kept in its own layout too, which takes their memory once more. `cache` is one of
-    `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others are as in `mugraph.superoptimize`.
+    operators, or what most need on a busy machine, and what these leave is for those whose time ran out. `keep` is "faster" to
+    run a piece by its kernels only where they were measured to beat torch, or are predicted to on a GPU that is not here, "all"
+    to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes that keep coming get kernels. With
+    `background` calls are answered at once, by PyTorch until there are kernels, and programs are searched in another process
+    (`mugraph.integrations.background`). With `strict` a piece that cannot be optimized is an error instead of a line in the log.
+    With `pack`, weights of convolutions and linear layers that the library runs are kept in its own layout too, which takes
+    their memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others are as in
+    `mugraph.superoptimize`.
     """
 
     target: str = "cpu"
@@ -147,6 +152,22 @@ class PieceOutcome:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Seconds of a budget for one of several pieces: the most, and those after which it ends once something is proved."""
+
+    budget: float | None
+    enough: float | None
+
+    @classmethod
+    def of(cls, deadline: Deadline, fraction: float) -> Share:
+        """That part of what is left, or as much as most pieces need: some have kernels then, and not none."""
+        fair, remaining = deadline.share(fraction), deadline.remaining
+        if fair is None or remaining is None:
+            return cls(None, None)
+        return cls(max(fair, min(remaining, _least_seconds())), fair)
+
+
 @dataclass(slots=True, eq=False)
 class Untested:
     """A result that was kept, and used after a glance."""
@@ -186,6 +207,8 @@ class Optimizer:
         self._refused: Superoptimized | None = None
         self._given: dict[str, float] = {}
         """The most seconds that a piece was given."""
+        self._enough: dict[str, float | None] = {}
+        """As in `Share`."""
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -242,25 +265,30 @@ class Optimizer:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
         A program whose form is in `graphs` is scheduled as the muGraph there, and not measured. Unless only `once`, what is left
-        of the time is for pieces whose time ran out, those first that move the most bytes in a call of the graph. `decided` is
-        told after each program that kernels run what is known of pieces by then.
+        of the time is for pieces whose time ran out, those first that move the most bytes in a call of the graph, as are all on
+        a machine too busy for all of them. `decided` is told after each program that kernels run what is known of pieces by then.
         """
         self._drop_wrong()
         keys = [*map(self.key, pieces)]
-        distinct = dict(zip(keys, pieces, strict=True))
-        unknown = sorted((key for key in distinct if key not in self._outcomes), key=lambda key: _size(distinct[key]))
+        distinct, often = dict(zip(keys, pieces, strict=True)), Counter(keys)
+
+        def by_bytes(key: str) -> int:
+            return -often[key] * sum(node.output.bytes for node in distinct[key].program.inputs())
+
+        unknown = [key for key in distinct if key not in self._outcomes]
+        hurried = not deadline.allows(len(unknown) * _least_seconds())
+        unknown.sort(key=by_bytes if hurried else lambda key: _size(distinct[key]))
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
             left = sum(_size(distinct[other]) for other in unknown[number:])
-            self._try(key, distinct[key], deadline.share(_size(distinct[key]) / left), graphs)
+            self._try(key, distinct[key], Share.of(deadline, _size(distinct[key]) / left), graphs)
             if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
                 decided({piece: outcome for piece, outcome in known if outcome is not None})
         needy = [key for key in distinct if self._outcomes[key].ran_out and not once]
-        often = Counter(keys)
-        needy.sort(key=lambda key: -often[key] * sum(node.output.bytes for node in distinct[key].program.inputs()))
+        needy.sort(key=by_bytes)
         while needy:
-            more = deadline.share(1 / len(needy))
-            if more is not None and more > _WORTH_RETRYING * self._given[needy[0]]:
+            more = Share.of(deadline, 1 / len(needy))
+            if more.budget is not None and more.budget > _WORTH_RETRYING * self._given[needy[0]]:
                 self._try(needy[0], distinct[needy[0]], more, graphs, again=True)
                 needy.pop(0)
             else:
@@ -271,7 +299,7 @@ class Optimizer:
         """What the outcome of a piece is known by."""
         return digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece))
 
-    def _try(self, key: str, piece: Piece, budget: float | None, graphs: _Known, again: bool = False) -> None:
+    def _try(self, key: str, piece: Piece, share: Share, graphs: _Known, again: bool = False) -> None:
         """Optimize a piece whose outcome is not known, or `again`."""
         with self._one_at_a_time:
             if key in self._outcomes and (self.interrupted or not again):
@@ -279,9 +307,10 @@ class Optimizer:
             if self.interrupted:
                 self._outcomes[key] = PieceOutcome(None, "the search was interrupted before it")
                 return
-            self._given[key] = math.inf if budget is None else budget
+            self._given[key] = math.inf if share.budget is None else share.budget
+            self._enough[key] = share.enough
             with _disable_current_modes():  # Dynamo's, under which tensors have no data
-                self._outcomes[key] = self._tried(piece, budget, graphs, again)
+                self._outcomes[key] = self._tried(piece, share.budget, graphs, again)
 
     def _tried(self, piece: Piece, budget: float | None, graphs: _Known, again: bool) -> PieceOutcome:
         try:
@@ -331,6 +360,7 @@ class Optimizer:
             "pack": self.library is not None,
             "constants": self._weights(piece),
             "asked": options.budget if self._serving else None,
+            "enough": self._enough.get(self.key(piece)),
             "unfinished": self._recalls_unfinished and not again,
         }
 
@@ -388,6 +418,11 @@ def _nameless(program: Graph) -> list[tuple[object, ...]]:
 def _size(piece: Piece) -> int:
     """The operators of a piece, about proportional to which is the time that it takes."""
     return max(len(piece.program.kernels()), 1)
+
+
+def _least_seconds() -> float:
+    """What most pieces need on this machine, as busy as it is."""
+    return _LEAST_SECONDS * slowdown()
 
 
 def not_predicted_to_pay(piece: Piece, seconds: float, device: Device) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from mugraph.devices.host import is_busy
+from mugraph.devices.host import is_busy, slowdown
 
 M = TypeVar("M")
 
@@ -32,6 +32,8 @@ _LONG_SECONDS = 0.1
 _FEWEST, _MOST = 5, 60
 _SECONDS = 0.5
 """After this time, and the fewest rounds, no further round starts."""
+_STRETCHED = 6.0
+"""On a busy machine rounds start for so many times as long at the most."""
 _OBVIOUS, _OBVIOUS_AT_LENGTH = 2.0, 1.1
 """Where there is time for a few rounds only, the challenger is faster that is so many times as fast in all of them: of calls that
 take less than AT_LENGTH seconds, which one stall delays much, and of others."""
@@ -126,9 +128,10 @@ class Duel:
 def duel(
     challenger: Callable[[], object], defender: Callable[[], object], seconds: float = _SECONDS, clock: Clock | None = None
 ) -> Duel:
-    """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds."""
+    """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds, where other work
+    has the cores longer (`stretched`)."""
     try:
-        return Duel.of(*in_turns((challenger, defender), seconds, clock=clock))
+        return Duel.of(*in_turns((challenger, defender), stretched(seconds), clock=clock))
     except SideFailed as failed:
         raise failed.__cause__ or failed from None
 
@@ -167,6 +170,11 @@ def in_turns(
             times[number].append(_of_side(number, bursts[number]))
         longest = max(longest, time.perf_counter() - before)
     return times
+
+
+def stretched(seconds: float) -> float:
+    """In how long about as many rounds are timed on this machine, as busy as it is, as in so many seconds where it is quiet."""
+    return seconds * min(slowdown(), _STRETCHED)
 
 
 def quickest(sides: Sequence[Callable[[], object]]) -> int:

@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mugraph.devices.host import slowdown
 from mugraph.runtime.baselines import BaselineComparison, compare
 from mugraph.support.deadline import Deadline
 from mugraph.targets.machine import Machine
 
 _SECONDS, _SECONDS_COMPILED = 0.5, 5.0
-"""For so long rounds start: against the function alone, and against what torch.compile makes of it, too."""
-_LEFT = 3.0
-"""Seconds that are there in any case: five rounds of calls of a fifth of a second, which decide what the search was for."""
+"""For so long rounds start: against the function alone on a quiet machine, and against what torch.compile makes of it, too."""
+_LEFT, _STRETCHED = 3.0, 3.0
+"""Seconds that are there in any case: five rounds of calls of a fifth of a second, which decide what the search was for; and how
+many times as many on a busy machine at the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,12 @@ class OwnCall:
     def beside(self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool) -> BaselineComparison:
         """Whole calls of a result beside the function's and, if `compiled`, those of what torch.compile makes of it.
 
-        There is at least a round, and time for some, also where nothing is left until the deadline.
+        There is at least a round, and time for some, also where nothing is left until the deadline. On a busy machine calls take
+        longer, and differ as much more, so that more rounds are needed to tell them apart.
         """
-        seconds = _SECONDS_COMPILED if compiled else _SECONDS
-        left = deadline.remaining
-        limit = math.inf if left is None or compiled else max(left, _LEFT)
+        slower, left = slowdown(), deadline.remaining
+        seconds = _SECONDS_COMPILED if compiled else _SECONDS * slower**2
+        limit = math.inf if left is None or compiled else max(left, _LEFT * min(slower, _STRETCHED))
         return compare(result, self.fn, self.args, self.kwargs, seconds=seconds, limit=limit, compiled=compiled, machine=machine)
 
 

@@ -165,6 +165,11 @@ class Qualifier:
         self.prove(ranked, most=1)
         return ranked
 
+    def end_after(self, seconds: float) -> None:
+        """End so many seconds after the start, unless that is later than the end, or nothing is proved."""
+        if self.proved and (self.deadline.budget is None or seconds < self.deadline.budget):
+            self.deadline = replace(self.deadline, budget=seconds)
+
     @property
     def may_prove_another(self) -> bool:
         """Whether half of what is left is as long as the longest proof was, or nothing is proved."""

@@ -74,6 +74,8 @@ class OptimizationSettings:
     """How many muGraphs are proved."""
     asked: float | None = None
     """Seconds for all programs of a function, of which the budget is a share."""
+    enough: float | None = None
+    """Seconds of the budget after which no more is looked for once something is proved."""
     unfinished: bool = False
     """Whether earlier calls with as much time answer that there was too little of it."""
 
@@ -320,6 +322,8 @@ def _found(
         early = qualifier.first_proved(proposals, begun.problem.inputs)
     else:
         qualifier.compile_and_prove(proposals, most=1)
+    if wanted.enough is not None:
+        qualifier.end_after(wanted.enough)
     if better and isinstance(found, SearchResult) and qualifier.may_prove_another:
         found = inquiry.beyond(found, qualifier.deadline, tell, inquiry.least_gain)
     return found, early

@@ -1,0 +1,32 @@
+"""Whole calls of a result beside the function's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from mugraph.runtime.baselines import BaselineComparison
+from mugraph.selection.own_function import OwnCall
+from mugraph.support.deadline import Deadline
+from mugraph.targets.machine import machine_for
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "budget", "seconds", "limit"), [(1.0, None, 0.5, math.inf), (2.0, 0.0, 2.0, 6.0), (6.0, 0.0, 18.0, 9.0)]
+)
+def test_a_busy_machine_is_given_more_rounds_as_far_as_there_is_time(
+    monkeypatch: pytest.MonkeyPatch, slowdown: float, budget: float | None, seconds: float, limit: float
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def compared(*call: object, **settings: object) -> BaselineComparison:
+        asked.update(settings)
+        return BaselineComparison({})
+
+    monkeypatch.setattr("mugraph.selection.own_function.slowdown", lambda: slowdown)
+    monkeypatch.setattr("mugraph.selection.own_function.compare", compared)
+    OwnCall(torch.neg, (torch.zeros(1),), {}).beside(torch.neg, machine_for("cpu"), Deadline(budget), compiled=False)
+    assert (asked["seconds"], asked["limit"]) == (seconds, limit)
