@@ -219,6 +219,12 @@ def test_tables_without_the_smallest_batch_are_not_saved(made: DynamicSuperoptim
         table.tables[1] = one
 
 
+def test_ranges_of_which_both_ends_together_fit_no_memory_are_looked_at() -> None:
+    declared = Declared.of({0: {0: Dim("batch", 1, 1 << 40), 1: Dim("keys", 1, 1 << 12)}})
+    found = batched_function(lambda x: x.softmax(1).sum(1), declared, (torch.randn(3, 5, 64),), {})
+    assert sorted(found.masked) == [1, 4, 16, 64]
+
+
 def test_either_dimension_may_be_the_batch() -> None:
     declared = Declared.of({0: {0: KEYS, 1: BATCH}})
     assert batched_function(lambda x: x.softmax(0).sum(0), declared, (torch.randn(5, 3),), {}).samples.inputs == (1,)

@@ -28,6 +28,7 @@ from mugraph.sizes.batches import Samples
 from mugraph.sizes.capacities import capacities
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.masked_functions import MaskedFunction, masked_as_recorded, masked_function
+from mugraph.sizes.row_functions import bytes_of_row, pairs_of_sizes
 from mugraph.sizes.sliced_functions import bytes_of_slice, recorded, sliced_function
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
 
@@ -92,7 +93,9 @@ def batched_function(
     kwargs = dict(sorted(kwargs.items()))
     if not all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((tuple(args), kwargs))):
         raise SizeMatters("an argument is no tensor")
-    program = recorded(fn, declared, *declared.resized(tuple(dim.high for dim in declared.dims.values()), args, kwargs))
+    first, second = declared.dims.values()
+    pair = pairs_of_sizes(first, second, bytes_of_row(declared, args, kwargs))[0]
+    program = recorded(fn, declared, *declared.resized(pair, args, kwargs))
     names, reasons = [*declared.dims], list[str]()
     for batch, length in (names, names[::-1]):
         try:
@@ -132,7 +135,7 @@ def _batched(
     of_batch, of_length = declared.only(batch.name), declared.only(length.name)
     if length.low == 1:  # of which symbols say nothing
         sliced_function(fn, of_batch, *of_length.resized((1,), args, kwargs))
-    one = bytes_of_slice(of_batch, *of_length.resized((length.high,), args, kwargs))
+    one = bytes_of_slice(of_batch, *of_length.resized((length.high,), *of_batch.resized((1,), args, kwargs)))
     table = _table(batch, one)
     compared = {1, table[0]}
     masked = {

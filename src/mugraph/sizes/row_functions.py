@@ -54,7 +54,7 @@ class RowFunction:
 def row_function(fn: Fn, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RowFunction:
     """The function as one of rows; raises SizeMatters, which says why, for others. Arguments are as in `sliced_function`."""
     first, second, places = _side_by_side(declared, args, kwargs)
-    pairs = _pairs(first, second, _bytes_of_row(declared, args, kwargs))
+    pairs = pairs_of_sizes(first, second, bytes_of_row(declared, args, kwargs))
     in_order = Declared.of({argument: {place: first, place + 1: second} for argument, place in places})
     rows = Rows(first, second, places, _recorded_results(fn, in_order, pairs[0], args, kwargs))
     merged = Declared.of({argument: {place + 1: rows.dim} for argument, place in places})
@@ -91,7 +91,7 @@ def _side_by_side(
     return first, second, tuple((argument, min(dims)) for argument, dims in found.items())
 
 
-def _bytes_of_row(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def bytes_of_row(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Bytes that arguments take for each row."""
     total = 0
     for argument, dims in declared.dynamic.items():
@@ -100,7 +100,7 @@ def _bytes_of_row(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, 
     return total
 
 
-def _pairs(first: Dim, second: Dim, row_bytes: int) -> tuple[Sizes, ...]:
+def pairs_of_sizes(first: Dim, second: Dim, row_bytes: int) -> tuple[Sizes, ...]:
     """Pairs of sizes, none of them 1: primes where there are some, of so few rows that arguments take no more memory than
     programs of one dimension that are compared."""
     most = min(_MOST, math.isqrt(GENERIC_BYTES // max(row_bytes, 1)))
