@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mugraph.frontend.masked_parts import MaskedPart
+from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.torch_compile import compilations
 
 
@@ -58,6 +61,19 @@ def test_any_batch_at_any_length_runs_without_compiling_again(caplog: pytest.Log
         assert "1 parts of a graph reduce a symbolic size" in caplog.text
         assert made[2] == made[-1], "kernels for 2, 8 and 32 samples serve all other calls"
         assert sum(done.partition.byte_share == 1.0 for done in compilations) >= 3
+
+
+def test_kernels_for_all_batches_share_one_budget() -> None:
+    part: Any = SimpleNamespace(at=lambda size: size, places=(0,))
+    shares: list[float] = []
+
+    def made(part: MaskedPart, share: float) -> Callable[..., Any]:
+        shares.append(share)
+        return tuple
+
+    BatchedRun(part, made)
+    assert len(shares) == 3
+    assert sum(shares) == pytest.approx(1)
 
 
 def test_masks_of_samples_are_looked_at_in_their_chunks() -> None:

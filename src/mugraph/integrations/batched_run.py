@@ -26,15 +26,15 @@ Run = Callable[..., Sequence[torch.Tensor]]
 
 
 class BatchedRun:
-    """What runs a part of a graph at any batch and length, by what `made` makes of the part for a few batches. Safe to call from
-    several threads if that is."""
+    """What runs a part of a graph at any batch and length, by what `made` makes of the part for a few batches, each with its
+    share of the budget: one call may ask for all. Safe to call from several threads if that is."""
 
-    def __init__(self, part: BatchedPart, made: Callable[[MaskedPart], Run]) -> None:
+    def __init__(self, part: BatchedPart, made: Callable[[MaskedPart, float], Run]) -> None:
         self.part = part
         self.runs: dict[int, Run] = {}
         for size in _SIZES:
             try:
-                self.runs[size] = made(part.at(size))
+                self.runs[size] = made(part.at(size), 1 / len(_SIZES))
             except SizeMatters:  # sizes beyond are chunks of smaller ones
                 break
         self._places = [(number, dim) for number, dim in enumerate(part.places) if dim is not None]

@@ -452,10 +452,11 @@ def _with_masked_parts(
 
     later = graph.later if options.background else None
 
-    def masked_run(part: MaskedPart) -> MaskedRun:
+    def masked_run(part: MaskedPart, share: float = 1.0) -> MaskedRun:
         faster = options.keep == "faster"
         of_part = functools.partial(specialized, {})  # what one part knows no thread changes that works on another
-        return MaskedRun(part, of_part, options.sizes, options.budget, faster, options.strict, later)
+        budget = Deadline(options.budget).share(share)
+        return MaskedRun(part, of_part, options.sizes, budget, faster, options.strict, later)
 
     runs: dict[str, MaskedRun | BatchedRun] = {}
     for part in parts:
