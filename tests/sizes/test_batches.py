@@ -197,6 +197,13 @@ def test_other_words_about_the_same_programs_are_refused(folder: Path, tmp_path:
     assert check_range_of_batches(wrong, None, None, json_output=True) == 1
 
 
+@pytest.mark.parametrize("chunk", [float("nan"), float("inf"), -1.0])
+def test_costs_by_which_nothing_can_be_planned_are_refused(folder: Path, tmp_path: Path, chunk: float) -> None:
+    wrong = changed(folder, tmp_path / "wrong", "batches.json", _set("chunk", chunk))
+    with pytest.raises(InvalidInput, match="are no seconds"):
+        DynamicSuperoptimized.load(wrong)
+
+
 def test_a_batch_of_another_function_is_refused(folder: Path, tmp_path: Path) -> None:
     def thrice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, new: torch.Tensor) -> dict[str, torch.Tensor]:
         return decode(q, k, v, new * 3)

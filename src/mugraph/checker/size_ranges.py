@@ -52,7 +52,7 @@ def slice_of(
     """The program of a result at size 1 of the axis, and the axis in its outputs, which is where its muGraph has it; that is not
     looked at without `with_graph`. Of rows there is one of the dimension before it. `dims` may leave out constants, which are
     last. Raises Rejected and Undecided."""
-    saved = read(folder)
+    saved, place = read(folder), f"{folder.parent.name}/{folder.name}"
     graphs = []
     for name in ("program.json", "graph.json"):
         graph = graph_of(saved.document(name), name)
@@ -63,15 +63,15 @@ def slice_of(
     if len(dims) + check_constants(saved, program) == len(inputs):
         dims = [*dims, *[None] * (len(inputs) - len(dims))]
     if len(inputs) != len(dims) or any(dim is not None and shape[dim] != size for shape, dim in zip(inputs, dims, strict=True)):
-        raise Rejected(f"sizes/{size}: its program does not take inputs of that size where sizes.json says")
+        raise Rejected(f"{place}: its program does not take inputs of that size where its range says")
     if of_rows and any(dim is not None and shape[dim - 1] != 1 for shape, dim in zip(inputs, dims, strict=True)):
-        raise Rejected(f"sizes/{size}: its program has several of the dimension before its rows")
+        raise Rejected(f"{place}: its program has several of the dimension before its rows")
     if not with_graph:
         return cut_axis(program, dims)
     places = places_with_lookups(program, graph, dims)
     (ours, outputs), (_, theirs) = (cut_axis(each, places) for each in with_inputs_for_lookups(program, graph))
     if outputs != theirs:
-        raise Rejected(f"sizes/{size}: the muGraph has the axis in other dimensions of its outputs than the program")
+        raise Rejected(f"{place}: the muGraph has the axis in other dimensions of its outputs than the program")
     return ours, outputs
 
 

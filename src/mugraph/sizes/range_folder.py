@@ -5,6 +5,7 @@ and the folder of each result."""
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -58,6 +59,14 @@ def said_of(dim: Dim, dynamic: Dynamic, claim: str, compared: Sequence[int]) -> 
         "claim": claim,
         "compared": list(compared),
     }
+
+
+def seconds_of(said: Any) -> float:
+    """Seconds that a document says; raises ValueError for what are none, by which nothing could be planned."""
+    seconds = float(said)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{said!r} are no seconds")
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ samples are independent at other batches, is not in it: `mugraph verify --certif
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from mugraph.sizes.chunk_plans import ChunkPlan
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.loaded_capacities import LoadedCapacities
 from mugraph.sizes.masked_calls import MaskedCalls
-from mugraph.sizes.range_folder import RangeFolder, document_of
+from mugraph.sizes.range_folder import RangeFolder, document_of, seconds_of
 from mugraph.sizes.saved_capacities import SavedCapacities
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
 
@@ -84,7 +84,7 @@ class SavedBatches:
             folders = saved.programs(map(int, saved.record["seconds"]))
             capacities = {size: SavedCapacities.of(each) for size, each in folders.items()}
             samples = Samples(saved.dim, _places(saved.record["inputs"]), _places(saved.record["outputs"]))
-            found = cls(samples, saved.dynamic, saved.claim, float(saved.record["chunk"]), capacities, folders)
+            found = cls(samples, saved.dynamic, saved.claim, seconds_of(saved.record["chunk"]), capacities, folders)
             found.check()
             return found
 
@@ -135,6 +135,7 @@ class LoadedBatches(Shared):
 
     def __init__(self, saved: SavedBatches, calls: BatchCalls[CapacityCalls[MaskedCalls]]) -> None:
         self.samples, self.length, self.claim, self.batches = calls.samples, calls.length, saved.claim, calls
+        self._runs: dict[tuple[int, int], Callable[..., Any]] = {}
         self._first = next(
             (number, place.dim)
             for number, place in enumerate(next(iter(calls.tables.values())).masked.graph.inputs)
@@ -149,7 +150,11 @@ class LoadedBatches(Shared):
         shape = tuple(getattr(tensors[number], "shape", ()))
         if dim >= len(shape):
             raise ShapeMismatch(f"input {number} has no dimension for {self.length.name}")
-        return self.batches.chunked(batch, shape[dim], self.plan(batch, shape[dim]).chunks)(*tensors)
+        sizes = batch, shape[dim]
+        run = self._runs.get(sizes)
+        if run is None:
+            run = self._runs[sizes] = self.batches.chunked(*sizes, self.plan(*sizes).chunks)
+        return run(*tensors)
 
     def plan(self, batch: int, length: int) -> ChunkPlan:
         """How a batch is put together at a length; raises ShapeMismatch for sizes that are out of range."""

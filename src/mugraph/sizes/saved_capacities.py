@@ -39,7 +39,7 @@ from mugraph.sizes.dims import Dim, Dynamic
 from mugraph.sizes.growing_kernels import argument_numbers
 from mugraph.sizes.masked_calls import MaskedCalls, shape_at
 from mugraph.sizes.masked_functions import MaskedFunction
-from mugraph.sizes.range_folder import RangeFolder
+from mugraph.sizes.range_folder import RangeFolder, seconds_of
 from mugraph.verifier import verify_graphs
 
 
@@ -138,7 +138,7 @@ class SavedCapacities:
             frozenset(map(_number, record["zeroed"])),
         )
         seconds = {
-            int(capacity): {int(size): float(each) for size, each in measured.items()}
+            int(capacity): {int(size): seconds_of(each) for size, each in measured.items()}
             for capacity, measured in record["seconds"].items()
         }
         arguments = tuple(map(_number, record["arguments"]))

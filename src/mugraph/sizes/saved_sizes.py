@@ -29,7 +29,7 @@ from mugraph.sizes import range_folder
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
 from mugraph.sizes.covering import Covering
 from mugraph.sizes.dims import Dim, Dynamic
-from mugraph.sizes.range_folder import RangeFolder
+from mugraph.sizes.range_folder import RangeFolder, seconds_of
 from mugraph.sizes.row_functions import RowFunction
 from mugraph.sizes.row_results import RowCall
 from mugraph.sizes.rows import Rows
@@ -85,8 +85,8 @@ class SavedSizes:
         saved = RangeFolder.of(folder, RANGE, "range of sizes")
         record = saved.record
         with saved.well_formed():
-            seconds = {int(size): float(each) for size, each in record["seconds"].items()}
-            costs = Costs(seconds, {}, float(record["chunk"]), float(record["padding"]))
+            seconds = {int(size): seconds_of(each) for size, each in record["seconds"].items()}
+            costs = Costs(seconds, {}, seconds_of(record["chunk"]), seconds_of(record["padding"]))
             inputs = tuple(None if place is None else int(place) for place in record["inputs"])
             programs = saved.programs(seconds)
             rows = Rows.of_json(record["rows"], inputs) if "rows" in record else None
