@@ -117,6 +117,16 @@ def test_chunks_of_any_kind_are_right(table: BatchTable) -> None:
             assert_right(table.chunked(3, keys, chunks), given(3, keys))
 
 
+def test_where_nothing_was_timed_chunks_are_few(table: BatchTable) -> None:
+    assert [chunk.size for chunk in table.plan(5, 7).chunks] == [2, 2, 1]
+    assert [chunk.size for chunk in table.plan(9, 7).chunks] == [9]
+
+
+def test_lengths_that_run_alike_share_what_runs_them(table: BatchTable) -> None:
+    chunks = table.plan(5, 7).chunks
+    assert table.chunked(5, 7, chunks) is table.chunked(5, 70, chunks)
+
+
 def test_what_is_no_number_in_a_sample_stays_in_it(made: DynamicSuperoptimized) -> None:
     inputs = given(9, 20)
     for sample, number in ((0, torch.nan), (4, torch.inf), (8, -torch.inf)):

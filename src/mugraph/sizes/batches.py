@@ -72,6 +72,8 @@ class BatchCalls(Generic[C]):
     tables: dict[int, C] = field(default_factory=dict)
     """By batch."""
     chunk: float = 0.0
+    _shared: dict[Any, ChunkedCall] = field(default_factory=dict, init=False, repr=False)
+    """What runs a batch in chunks, by all that it is made of: lengths that differ in nothing have one."""
 
     def plan(self, batch: int, length: int) -> ChunkPlan:
         """How a batch is put together at a length; no chunks are the function itself. Raises ShapeMismatch for sizes that were
@@ -85,18 +87,22 @@ class BatchCalls(Generic[C]):
         return {}
 
     def _seconds(self, length: int) -> dict[int, float]:
-        """Seconds of kernels at a length, by batch; where nothing was measured, in proportion to samples and slots."""
+        """Seconds of kernels at a length, by batch; where nothing was measured, in proportion to slots and samples, of which a
+        call costs one more."""
         best = {size: min((plan.seconds for plan in table.plans(length)), default=None) for size, table in self.tables.items()}
         measured = all(table.seconds for table in self.tables.values())
-        return {size: each if measured else each * size for size, each in best.items() if each is not None}
+        return {size: each if measured else each * (size + 1) for size, each in best.items() if each is not None}
 
     def chunked(self, batch: int, length: int, chunks: tuple[Chunk, ...]) -> Callable[..., Any]:
         """What runs a batch in chunks by kernels."""
         runs = {size: self.tables[size].fastest(length) for _, size in chunks}
         if chunks == (Chunk(0, batch),):
             return runs[batch]
-        some = self.tables[chunks[0].size].masked
-        return ChunkedCall(self.samples, batch, chunks, runs, some.structure, some.results)
+        key = batch, chunks, *runs.values()
+        if key not in self._shared:
+            some = self.tables[chunks[0].size].masked
+            self._shared[key] = ChunkedCall(self.samples, batch, chunks, runs, some.structure, some.results)
+        return self._shared[key]
 
 
 @dataclass(frozen=True, slots=True)
