@@ -230,6 +230,7 @@ def test_a_batch_of_another_function_is_refused(folder: Path, tmp_path: Path) ->
 def test_tables_without_the_smallest_batch_are_not_saved(made: DynamicSuperoptimized, table: BatchTable, tmp_path: Path) -> None:
     one = table.tables.pop(1)
     try:
+        assert "the function itself answers below 2" in repr(made)
         with pytest.raises(StorageError, match="no kernels run batch from 1 to 1"):
             made.save(tmp_path / "less")
     finally:

@@ -282,7 +282,9 @@ class DynamicSuperoptimized(Shared):
         if self.rows is not None:
             return f"<DynamicSuperoptimized for {ranges}: as rows, {self.rows.result!r}>"
         if self.batches is not None:
-            return f"<DynamicSuperoptimized for {ranges}: {len(self.batches.tables)} batches, which hold all sizes>"
+            least, low = min(self.batches.tables), self.batches.samples.dim.low
+            held = "which hold all sizes" if least <= low else f"the function itself answers below {least}"
+            return f"<DynamicSuperoptimized for {ranges}: {len(self.batches.tables)} batches, {held}>"
         covers = "which cover all others" if self.costs.kernels else "none faster than the function itself, which answers"
         how = f"{len(self.specializations)} compiled" if self.sliced is None else covers
         return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
