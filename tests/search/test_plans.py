@@ -24,7 +24,7 @@ from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order
 from mugraph.search.partition.lower_bounds import is_function
 from mugraph.search.partition.plans import CUT_GAIN, Library, Plan, Stage, Wanted
 from mugraph.search.partition.variants import Parts, Variants
-from mugraph.search.tasks import CANDIDATES, Options
+from mugraph.search.tasks import ANY_GAIN, CANDIDATES, Options
 from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
 
@@ -558,6 +558,15 @@ def test_what_is_offered_early_does_not_hide_what_is_as_fast(monkeypatch: pytest
         hurried.setattr(driver, "_AT_ONCE", 1e-6)
         early = costs()
     assert early == costs()
+
+
+def test_no_cuts_are_listed_once_what_is_offered_early_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They had most of a budget, though no closure was given a moment any more."""
+    monkeypatch.setattr(driver, "_AT_ONCE", 1e-6)
+    run = Search(divergence(64, 5000), H100, budget=60, options=Options(least_gain=ANY_GAIN, seed=2028))
+    run.run()
+    assert run.report.settled
+    assert run.plans.cut_deadline <= run.started + run.report.seconds + 1.0
 
 
 def test_the_first_cut_has_as_few_launches_as_there_are_plans_of() -> None:

@@ -199,8 +199,8 @@ class Search:
 
     def _run_tiers(self) -> None:
         coarsest, *finer = distinct_tiers(self.axes)
-        self._offer_early(coarsest)
         self.plans.cut_deadline = self.started + self.options.cut_seconds if self.budget is None else self._share(len(finer))
+        self._offer_early(coarsest)  # which may settle, and leave cuts less time
         self._run_tier(coarsest)
         searched = self.kernels.report(coarsest)
         if searched.saturated == searched.closures and self.kernels.now() <= self.kernels.deadline:
