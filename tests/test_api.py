@@ -20,18 +20,23 @@ import pytest
 import torch
 
 import mugraph
+from mugraph.devices import device_for
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError, TargetUnavailable, UnsupportedOperator
 from mugraph.ir.graph import Graph
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.runtime.benchmarking import Duel
-from mugraph.search import Options, SearchReport, SearchResult
+from mugraph.search import Options, SearchReport, SearchResult, search
 from mugraph.search import Proposal as Proposal
-from mugraph.search.tasks import ANY_GAIN
+from mugraph.search.algorithm1 import EnumerationOptions
+from mugraph.search.constraints import EVERYTHING
+from mugraph.search.tasks import ANY_GAIN, CANDIDATES
 from mugraph.selection import qualification
+from mugraph.selection.proposals import Inquiry
 from mugraph.selection.whole_programs import superoptimize_program
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import Event
+from mugraph.support.progress import Event, silent
+from mugraph.support.store import Store
 from mugraph.verifier.certificate import Outcome
 
 
@@ -243,7 +248,79 @@ def test_what_is_found_later_and_faster_takes_the_place_of_what_was_proved_first
     assert [candidate.graph for candidate in opt.candidates] == [*seconds]
 
 
-def test_a_search_for_a_given_form_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_proved_first_is_not_behind_what_there_is_no_time_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the later ones is measured, and slower; of the others nobody knows that they are faster."""
+    first, *later = (each.graph for each in search_of_product()[:8])
+    clock = Ahead()
+    monkeypatch.setattr("mugraph.support.deadline.time", clock)
+    monkeypatch.setattr(qualification, "_PROVING_SECONDS", 1e6)
+
+    def searched(*program: object, options: Options, **settings: object) -> SearchResult:
+        if options.least_gain == ANY_GAIN:
+            return SearchResult([Proposal(first, 2.0)], SearchReport(settled=True))
+        return SearchResult([Proposal(graph, 1.0) for graph in later], SearchReport())
+
+    def measured(entries: Sequence[qualification.Contestant], *_: object, **__: object) -> list[qualification.Contestant]:
+        known = [1.0 if entry.graph == construct(first) else 3.0 for entry in entries]
+        clock.seconds += 200.0 * (max(known) > 1.0)
+        return [replace(entry, latency=seconds, least=seconds) for entry, seconds in zip(entries, known, strict=True)]
+
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
+    monkeypatch.setattr(qualification, "_measured", measured)
+    opt = mugraph.superoptimize(normalised_product, inputs(), cache="off", budget=600)
+    assert len(opt.candidates) == qualification.KEPT
+    assert opt.candidates[0].graph == construct(first)
+
+
+def search_of_product() -> list[Proposal]:
+    program = mugraph.superoptimize(normalised_product, inputs(), profile=False).program
+    return search(program, device_for("cpu")).candidates
+
+
+def test_what_a_search_chose_is_compiled_before_what_is_found_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It chooses the best of each kind and precision: those that are predicted to be faster may all be of one."""
+    graphs = [each.graph for each in search_of_product()]
+    settled = SearchReport(settled=True)
+    found = [SearchResult([Proposal(graphs[0], 1.0), Proposal(graphs[1], 2.0)], settled)]
+    found += [SearchResult([Proposal(graphs[0], 1.0), Proposal(graphs[2], 3.0)], SearchReport())]
+    found += [SearchResult([Proposal(graphs[0], 1.0), Proposal(graphs[1], 2.0)], settled)]
+    found += [SearchResult([Proposal(graphs[2], 3.0)], SearchReport())]
+    turns, asked = iter(found), list[int]()
+
+    def searched(*program: object, options: Options, **settings: object) -> SearchResult:
+        asked.append(options.candidates)
+        return next(turns)
+
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
+    inquiry = Inquiry(graphs[0], device_for("cpu"), "closure", EVERYTHING, 1, Store.of("off"))
+    for order in ([0, 2, 1], [0, 1, 2]):  # the second of what time ended before it had found as much
+        first, better = inquiry.first(Deadline(60), silent)
+        assert better
+        assert isinstance(first, SearchResult)
+        further = inquiry.further(first, Deadline(60), silent)
+        assert [each.graph for each in further.candidates] == [graphs[number] for number in order]
+    assert set(asked) == {CANDIDATES}
+
+
+@pytest.mark.parametrize("settings", [{"space": mugraph.SearchSpace(kernels=1)}, {"search": "enumerate"}])
+def test_workers_share_a_search_that_does_not_end_early(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
+    asked = list[object]()
+
+    def searched(*program: object, workers: object, **others: object) -> SearchResult:
+        asked.append(workers)
+        return SearchResult([], SearchReport())
+
+    def enumerated(program: object, device: object, options: EnumerationOptions) -> SearchResult:
+        return searched(workers=options.processes)
+
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
+    monkeypatch.setattr("mugraph.selection.proposals.enumerate_graphs", enumerated)
+    mugraph.superoptimize(normalised_product, inputs(), profile=False, cache="off", budget=600, workers=2, **settings)
+    assert asked == [2]
+
+
+@pytest.mark.parametrize("budget", [None, 600])
+def test_a_search_for_a_given_form_does_not_settle(monkeypatch: pytest.MonkeyPatch, budget: float | None) -> None:
     gains: list[float] = []
 
     def found(*program: object, options: Options, **settings: object) -> SearchResult:
@@ -252,7 +329,7 @@ def test_a_search_for_a_given_form_does_not_settle(monkeypatch: pytest.MonkeyPat
 
     like = mugraph.superoptimize(normalised_product, inputs(), profile=False).candidates[0].graph
     monkeypatch.setattr("mugraph.selection.proposals.closure_search", found)
-    mugraph.superoptimize(normalised_product, inputs(), profile=False, cache="off", like=like)
+    mugraph.superoptimize(normalised_product, inputs(), profile=False, cache="off", like=like, budget=budget)
     assert gains == [0.0]
 
 

@@ -70,6 +70,11 @@ class Inquiry:
             raise InvalidInput(f"no muGraph of the program was found in the space asked for{self._why(result)}")
         return result
 
+    @property
+    def may_end_early(self) -> bool:
+        """Whether a search may end with what it finds first, as that of a space does not."""
+        return self.engine == "closure" and not self.space
+
     def first(self, deadline: Deadline, tell: ProgressCallback) -> tuple[Found, bool]:
         """What is found by the time that anything is which keeps the range of numbers, and whether more may be found."""
         found = replace(self, least_gain=ANY_GAIN, workers=1).found(deadline, tell)
@@ -80,16 +85,15 @@ class Inquiry:
         better = may_gain and (found.report.settled or found.report.segments > 0) and not found.report.interrupted
         return replace(found, report=replace(found.report, settled=found.report.settled and not better)), better
 
-    def beyond(self, settled: SearchResult, deadline: Deadline, tell: ProgressCallback, least_gain: float = 0.0) -> SearchResult:
+    def beyond(self, settled: SearchResult, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
         """What a search that `settled` left out, as many muGraphs as it proposed beside them; what it found where that is all."""
-        wider = replace(self, least_gain=least_gain, candidates=self.candidates + len(settled.candidates))
-        found = wider.found(deadline, tell)
-        if not isinstance(found, SearchResult) or not found.candidates:
-            return replace(settled, report=replace(settled.report, interrupted=found.report.interrupted))
-        candidates = {each.graph: each for each in (*settled.candidates, *found.candidates)}
-        first, seconds = settled.report.first_found_seconds, settled.report.seconds + found.report.seconds
-        report = replace(found.report, first_found_seconds=first, seconds=seconds)
-        return SearchResult(sorted(candidates.values(), key=lambda each: each.cost), report, found.in_range)
+        wider = replace(self, least_gain=0.0, candidates=self.candidates + len(settled.candidates))
+        joined = _joined(settled, wider.found(deadline, tell))
+        return replace(joined, candidates=sorted(joined.candidates, key=lambda each: each.cost))
+
+    def further(self, first: SearchResult, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
+        """What is found where a search goes on that ended with `first`: as it ranks that, by kinds and precision, too."""
+        return _joined(first, self.found(deadline, tell))
 
     def _search(self, budget: float | None, deadline: Deadline, tell: ProgressCallback) -> Found:
         begun = deadline.elapsed
@@ -135,3 +139,14 @@ class Inquiry:
             limit = f"{self.device.shared_memory_bytes} bytes of shared memory that a block has on {self.device.name}"
             reasons.append(f"{large} schedules in it need more than the {limit}")
         return "; ".join((f": {self.space}", *reasons))
+
+
+def _joined(first: SearchResult, found: Found) -> SearchResult:
+    """What two searches found one after the other, that of the better prediction in front; the first where that is all."""
+    if not isinstance(found, SearchResult) or not found.candidates:
+        return replace(first, report=replace(first.report, interrupted=found.report.interrupted))
+    better, other = sorted((found, first), key=lambda each: min((c.cost for c in each.candidates), default=math.inf))
+    candidates = {each.graph: each for each in (*better.candidates, *other.candidates)}
+    seconds = first.report.seconds + found.report.seconds
+    report = replace(found.report, first_found_seconds=first.report.first_found_seconds, seconds=seconds)
+    return SearchResult([*candidates.values()], report, found.in_range)

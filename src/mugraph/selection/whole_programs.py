@@ -312,7 +312,7 @@ def _found(
 ) -> tuple[Found, list[Contestant]]:
     """What a search finds and, within a budget, what of that which it finds first was compiled and proved before it goes on."""
     qualifier, early = begun.qualifier, list[Contestant]()
-    if wanted.like is not None or qualifier.deadline.budget is None:
+    if wanted.like is not None or qualifier.deadline.budget is None or not inquiry.may_end_early:
         return inquiry.found(qualifier.deadline, tell), early
     found, better = inquiry.first(qualifier.deadline, tell)
     if found.report.interrupted:
@@ -325,7 +325,7 @@ def _found(
     if wanted.enough is not None:
         qualifier.end_after(wanted.enough)
     if better and isinstance(found, SearchResult) and qualifier.may_prove_another:
-        found = inquiry.beyond(found, qualifier.deadline, tell, inquiry.least_gain)
+        found = inquiry.further(found, qualifier.deadline, tell)
     return found, early
 
 
@@ -344,8 +344,9 @@ def _proved(
         qualifier.answer_interruption()
     proposals = _proposals(found, begun, wanted, tried)
     if measured:
-        compiled = {entry.graph: entry for entry in (*qualifier.compile(proposals), *early)}
-        return qualifier.rank_and_prove([*compiled.values()], begun.problem.inputs)
+        known = {entry.graph for entry in early}  # which are in front: what was timed is not behind what there is no time to time
+        later = [entry for entry in qualifier.compile(proposals) if entry.graph not in known]
+        return qualifier.rank_and_prove([*early, *later], begun.problem.inputs)
     return qualifier.compile_and_prove(proposals)
 
 
