@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -71,9 +72,33 @@ def test_kernels_for_all_batches_share_one_budget() -> None:
         shares.append(share)
         return tuple
 
-    BatchedRun(part, made)
+    BatchedRun(part, made, compared=True)
     assert len(shares) == 3
     assert sum(shares) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("slow", "batch", "by_pytorch"), [(0.0, 2, 0), (5e-3, 2, 0), (0.0, 7, 0), (5e-3, 7, 1), (0.0, 1, 1)])
+def test_several_chunks_run_where_they_are_faster_than_one_call(slow: float, batch: int, by_pytorch: int) -> None:
+    """One chunk was compared when its kernels were made, and a batch below all chunks has none."""
+    calls: list[str] = []
+
+    def run(name: str, seconds: float) -> Callable[..., Any]:
+        def called(x: torch.Tensor) -> list[torch.Tensor]:
+            calls.append(name)
+            time.sleep(seconds)
+            return [x * 2]
+
+        return called
+
+    original = run("original", 1e-3)
+    part: Any = SimpleNamespace(at=lambda size: SimpleNamespace(original=original), places=(0,), results=(0,), strides=[None])
+    batched = BatchedRun(part, lambda *_: run("chunk", slow), compared=True)
+    x = torch.randn(batch, 3)
+    for _ in range(2):
+        calls.clear()
+        torch.testing.assert_close(batched(x)[0], x * 2)
+    assert calls.count("original") == by_pytorch
+    assert ("chunk" in calls) is not bool(by_pytorch)
 
 
 def test_masks_of_samples_are_looked_at_in_their_chunks() -> None:

@@ -1,5 +1,7 @@
 """Parts of graphs of `torch.compile` with a batch and a length that is reduced, run in chunks of samples at any length.
 
+Where several chunks are to be compared with PyTorch's calls, the first call of a batch times both.
+
 Dynamo makes graphs of their own for batches of 0 and 1, so that every other one is put together of two and more samples, the last
 chunk overlapping the one before (docs/theory.md, "A batch beside a length").
 """
@@ -14,6 +16,7 @@ import torch
 from mugraph.frontend.masked_parts import BatchedPart, MaskedPart
 from mugraph.frontend.splice import laid_out
 from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.runtime.benchmarking import quickest
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.covering import joined
 
@@ -27,10 +30,11 @@ Run = Callable[..., Sequence[torch.Tensor]]
 
 class BatchedRun:
     """What runs a part of a graph at any batch and length, by what `made` makes of the part for a few batches, each with its
-    share of the budget: one call may ask for all. Safe to call from several threads if that is."""
+    share of the budget: one call may ask for all. Several chunks run where they are faster than PyTorch's calls, if that is
+    `compared`. Safe to call from several threads if what is made is."""
 
-    def __init__(self, part: BatchedPart, made: Callable[[MaskedPart, float], Run]) -> None:
-        self.part = part
+    def __init__(self, part: BatchedPart, made: Callable[[MaskedPart, float], Run], *, compared: bool) -> None:
+        self.part, self.compared = part, compared
         self.runs: dict[int, Run] = {}
         for size in _SIZES:
             try:
@@ -40,14 +44,32 @@ class BatchedRun:
         self._places = [(number, dim) for number, dim in enumerate(part.places) if dim is not None]
         self._costs = Costs({size: float(size) for size in self.runs}, chunk=_PER_CHUNK, padding=float("inf"))
         self.chunks = functools.cache(self._chunks)
+        self._originals: dict[int, Run | None] = {}
+        """By batch, PyTorch's calls, where they are what runs it."""
 
     def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         number, dim = self._places[0]
         batch = inputs[number].shape[dim]
+        if batch not in self._originals:
+            self._originals[batch] = self._original(batch, inputs)
+        original = self._originals[batch]
+        return self._in_chunks(self.chunks(batch), inputs) if original is None else original(*inputs)
+
+    def _original(self, batch: int, inputs: Sequence[torch.Tensor]) -> Run | None:
+        """PyTorch's calls for a batch that is smaller than all chunks, or at which they are as fast as several chunks."""
         chunks = self.chunks(batch)
-        if not chunks:
-            made: Sequence[torch.Tensor] = self.part.at(batch).original(*inputs)
-            return made
+        if chunks and not (self.compared and len(chunks) > 1):
+            return None
+        try:
+            original = self.part.at(batch).original
+        except SizeMatters:
+            if not chunks:
+                raise
+            return None
+        sides = (lambda: original(*inputs), lambda: self._in_chunks(chunks, inputs))
+        return original if not chunks or quickest(sides) == 0 else None
+
+    def _in_chunks(self, chunks: Sequence[Chunk], inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         parts = [self.runs[chunk.size](*self._cut(inputs, chunk)) for chunk in chunks]
         if len(parts) == 1:
             return parts[0]

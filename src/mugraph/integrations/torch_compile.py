@@ -452,8 +452,9 @@ def _with_masked_parts(
 
     later = graph.later if options.background else None
 
+    faster = options.keep == "faster"
+
     def masked_run(part: MaskedPart, share: float = 1.0) -> MaskedRun:
-        faster = options.keep == "faster"
         of_part = functools.partial(specialized, {})  # what one part knows no thread changes that works on another
         budget = Deadline(options.budget).share(share)
         return MaskedRun(part, of_part, options.sizes, budget, faster, options.strict, later)
@@ -461,7 +462,8 @@ def _with_masked_parts(
     runs: dict[str, MaskedRun | BatchedRun] = {}
     for part in parts:
         if part.form not in runs:
-            runs[part.form] = BatchedRun(part, masked_run) if isinstance(part, BatchedPart) else masked_run(part)
+            batched = functools.partial(BatchedRun, made=masked_run, compared=faster)
+            runs[part.form] = batched(part) if isinstance(part, BatchedPart) else masked_run(part)
     _log.info("%d parts of a graph reduce a symbolic size: kernels of a few capacities run them", len(parts))
     whole = with_parts(module, parts, [runs[part.form] for part in parts])
     return _optimized(options, whole, graphs, graph, options.budget).forward
