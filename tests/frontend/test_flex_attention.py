@@ -30,6 +30,7 @@ TABLE = torch.randn(HEADS, 400)
 HIDING = torch.randn(HEADS, 400).masked_fill(torch.rand(HEADS, 400) < 0.5, -torch.inf)
 DOCUMENTS = torch.arange(200) // 13
 PREFIX = torch.tensor([5, 0])
+SMALLEST = torch.finfo(torch.float32).min
 SLOPES = torch.exp2(-torch.arange(1.0, HEADS + 1))
 
 Mod = Callable[..., torch.Tensor]
@@ -187,6 +188,19 @@ def test_buffers_may_change_between_calls(graphs: list[fx.GraphModule], dynamic:
             close(run(*given), function(*given))
 
 
+def test_sums_that_overflow_hide_rows(graphs: list[fx.GraphModule]) -> None:
+    def score(s: torch.Tensor, b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+        return torch.where(i % 4 == 1, SMALLEST, s) + torch.where(i % 3 == 1, SMALLEST, 0.0)
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, score_mod=score)
+
+    with torch.no_grad():
+        got, wanted = compiled(function)(*operands()), function(*operands())
+    assert bool((wanted == 0).all(-1).any())
+    close(got, wanted)
+
+
 def test_two_calls_in_a_graph(graphs: list[fx.GraphModule]) -> None:
     first, second = flex("soft cap", "causal"), flex("table", "window")
 
@@ -261,6 +275,17 @@ def test_a_result_of_a_whole_function_gives_what_it_gives() -> None:
     function = flex("soft cap", "hidden rows")
     result = mugraph.superoptimize(function, operands(), budget=3, cache="off")
     close(result(*operands()), function(*operands()), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [-1, 1, 2])
+def test_a_softmax_of_repeated_rows_keeps_its_shape_and_its_dimension(dim: int) -> None:
+    def function(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(6)
+        bias = torch.zeros(6, 6).masked_fill((places[:, None] == 2) | (places > places[:, None] + 1), -torch.inf)
+        return torch._safe_softmax(one @ other + bias.expand(3, 6, 6), dim) * 1.0
+
+    given = torch.randn(6, 8), torch.randn(8, 6)
+    close(mugraph.superoptimize(function, given, budget=1, cache="off")(*given), function(*given))
 
 
 def test_a_pytorch_that_always_compiles_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ every call shows what it hides and multiplies it by 0.
 
     safe_softmax(scores + bias) = softmax(scores + (bias, 0 in hidden rows)) * (0 in hidden rows, else 1)
 
-Scores are finite that are products of matrices, and what is made of them by operators that are finite where their operands are.
-Of others nothing is known, and the call stays.
+Products of matrices are taken for finite, and for far less than the largest number of their type. Scores are finite that are made
+of them by operators of which it is known how large their results may be. Of others nothing is known, and the call stays.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ SAFE = _aten._safe_softmax.default
 _PRODUCTS = frozenset({"mm", "bmm", "matmul"})
 _BOUNDED = frozenset({"cos", "sigmoid", "sin", "tanh"})
 """Operators that give nothing infinite."""
-_FINITE = frozenset(
+_LARGEST_OF_OPERANDS = frozenset(
     {
-        "_to_copy", "_unsafe_view", "abs", "add", "alias", "clamp", "clamp_max", "clamp_min", "clone", "expand", "masked_fill",
-        "maximum", "minimum", "mul", "neg", "permute", "relu", "reshape", "squeeze", "sub", "to", "transpose", "unsqueeze",
-        "view", "where",
+        "_to_copy", "_unsafe_view", "abs", "alias", "clamp", "clamp_max", "clamp_min", "clone", "expand", "masked_fill",
+        "maximum", "minimum", "neg", "permute", "relu", "reshape", "squeeze", "to", "transpose", "unsqueeze", "view", "where",
     }
 )  # fmt: skip
-"""Operators that give nothing infinite of finite operands."""
+"""Operators that give nothing larger than the largest of their operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,10 @@ def with_plain_softmax(
 
 
 def _is_plain(node: fx.Node) -> bool:
-    """Whether a call leaves the type as it is."""
+    """Whether a call leaves the type as it is, and its rows lie along the last dimension."""
     operand: Any = node.args[0]
-    return node.meta["val"].dtype is operand.meta["val"].dtype
+    given = operand.meta["val"]
+    return node.meta["val"].dtype is given.dtype and node.args[1] in (-1, given.dim() - 1)
 
 
 @dataclass
@@ -71,20 +71,20 @@ class _Biased:
     """Tensors of a graph as finite scores + bias."""
 
     values: Mapping[fx.Node, torch.Tensor]
-    known: dict[fx.Node, bool] = field(default_factory=dict)
+    known: dict[fx.Node, float] = field(default_factory=dict)
 
     def parts(self, node: Any) -> tuple[fx.Node, list[_Step]] | None:
         """The scores, and the steps that make the bias, from 0 on; None for what is no such sum."""
         if not isinstance(node, fx.Node) or node in self.values:
             return None
         steps = self._last_steps(node)
-        if not any(step.operand in self.values for _, step in steps) and self.is_finite(node):
+        if not any(step.operand in self.values for _, step in steps) and self._is_finite(node):
             return node, []
         for base, step in steps:
             found = self.parts(base)
-            if found is not None:
+            if found is not None and self._is_finite(found[0], beside_others=step.kind in ("add", "sub")):
                 return found[0], [*found[1], step]
-        return (node, []) if self.is_finite(node) else None
+        return (node, []) if self._is_finite(node) else None
 
     def _last_steps(self, node: fx.Node) -> list[tuple[Any, _Step]]:
         """The ways to take a tensor for one to which a step was done."""
@@ -105,39 +105,60 @@ class _Biased:
         value = self.values.get(number) if isinstance(number, fx.Node) else number
         return bool((value == -math.inf).all()) if isinstance(value, torch.Tensor) else value == -math.inf
 
-    def is_finite(self, node: fx.Node) -> bool:
-        """Whether a tensor is finite where the arguments of the graph are, or is whatever is infinite among them."""
-        if node not in self.known:
-            self.known[node] = self._is_finite(node)
-        return self.known[node]
+    def _is_finite(self, node: fx.Node, beside_others: bool = False) -> bool:
+        """Whether a tensor is finite where products are; `beside_others`, also with any finite number added to it."""
+        given, bound = tensor_of(node), self._bound(node)
+        if given is None or not given.dtype.is_floating_point:
+            return False
+        return _is_number(bound + (torch.finfo(given.dtype).max if beside_others else 0.0), given.dtype)
 
-    def _is_finite(self, node: fx.Node) -> bool:
+    def _bound(self, operand: Any) -> float:
+        """How large the elements of an operand, or an operand that is a number, may be; infinite where that is not known."""
+        if not isinstance(operand, fx.Node):
+            return abs(float(operand)) if isinstance(operand, (int, float)) else 0.0
+        if operand not in self.known:
+            bound, given = self._bound_of_result(operand), tensor_of(operand)
+            fits = given is None or not given.dtype.is_floating_point or _is_number(bound, given.dtype)
+            self.known[operand] = bound if fits else math.inf
+        return self.known[operand]
+
+    def _bound_of_result(self, node: fx.Node) -> float:
         if node in self.values:
-            return bool(self.values[node].isfinite().all())
+            value = self.values[node].double()
+            return (float(value.abs().max()) if value.isfinite().all() else math.inf) if value.numel() else 0.0
         given, name = tensor_of(node), name_of(node)
         if given is None or node.op != "call_function":
-            return False
-        if not given.dtype.is_floating_point or name in _PRODUCTS | _BOUNDED:
-            return True
-        if name == "div":
-            return not node.kwargs and self._is_nonzero(node.args[1]) and self._all_finite(node.args)
-        return name in _FINITE and self._all_finite((node.args, node.kwargs))
+            return math.inf
+        if not given.dtype.is_floating_point:
+            return 1.0 if given.dtype is torch.bool else float(torch.iinfo(given.dtype).max)
+        if name in _BOUNDED:
+            return 1.0
+        if name in _PRODUCTS:
+            return float(torch.finfo(given.dtype).max ** (1 / 5))
+        if name in _LARGEST_OF_OPERANDS:
+            found = [0.0]
+            map_aggregate((node.args, node.kwargs), lambda each: found.append(self._bound(each)))
+            return max(found)
+        if node.kwargs or name not in ("add", "sub", "mul", "div"):
+            return math.inf
+        one, other = node.args
+        match name:
+            case "mul":
+                return self._bound(one) * self._bound(other)
+            case "div":
+                return self._bound(one) * self._bound_of_reciprocal(other)
+            case _:
+                return self._bound(one) + self._bound(other)
 
-    def _all_finite(self, operands: Any) -> bool:
-        found: list[bool] = []
+    def _bound_of_reciprocal(self, divisor: Any) -> float:
+        value = self.values.get(divisor) if isinstance(divisor, fx.Node) else torch.tensor(divisor)
+        smallest = 0.0 if value is None or not value.numel() else float(value.double().abs().min())
+        return 1 / smallest if smallest else math.inf
 
-        def look(operand: Any) -> None:
-            if isinstance(operand, fx.Node):
-                found.append(self.is_finite(operand))
-            elif isinstance(operand, float):
-                found.append(math.isfinite(operand))
 
-        map_aggregate(operands, look)
-        return all(found)
-
-    def _is_nonzero(self, divisor: Any) -> bool:
-        value = self.values.get(divisor) if isinstance(divisor, fx.Node) else divisor
-        return bool((value != 0).all()) if isinstance(value, torch.Tensor) else value not in (None, 0)
+def _is_number(bound: float, kind: torch.dtype) -> bool:
+    """Whether numbers up to a bound are finite in a type, to which they are rounded."""
+    return bool(torch.tensor(bound, dtype=torch.float64).to(kind).isfinite())
 
 
 @dataclass
@@ -177,8 +198,10 @@ class _Spelling:
         bias: Any = torch.zeros((), dtype=given.dtype, device=given.device)
         for step in self.steps:
             bias = _after(step, bias, self._value(step.operand))
-        bias = _narrowed(bias.to(given.dtype))
-        if not bool(bias.any()) and self.scores.meta["val"].shape == given.shape:
+        bias, widens = _narrowed(bias.to(given.dtype)), self.scores.meta["val"].shape != given.shape
+        if widens:  # repetitions that the scores do not have
+            bias = bias.expand(given.shape).contiguous()
+        elif not bool(bias.any()):
             return self.scores, None
         hidden = (bias == -math.inf).all(-1, keepdim=True)
         biased = self._biased(operand, self.constant(bias))
