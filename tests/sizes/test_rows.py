@@ -20,7 +20,7 @@ from mugraph.cli.sizes_check import check_range
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, StorageError
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.sizes.dims import Declared, Dynamic
-from mugraph.sizes.row_functions import RowFunction, _pairs, row_function
+from mugraph.sizes.row_functions import RowFunction, pairs_of_sizes, row_function
 from mugraph.sizes.saved_sizes import LoadedRows
 from mugraph.sizes.sliced_functions import SlicedFunction
 from threads import at_once
@@ -102,9 +102,9 @@ def test_two_small_ranges_are_told_apart() -> None:
 
 def test_programs_of_large_rows_are_compared_at_few_rows() -> None:
     wide = Dim("batch", 1, 64), Dim("length", 1, 64)
-    assert _pairs(*wide, 4) == ((11, 13), (13, 11))
-    assert _pairs(*wide, 1 << 23) == ((3, 5), (5, 3))
-    assert _pairs(*wide, 1 << 30) == ((2, 3), (3, 2))
+    assert pairs_of_sizes(*wide, 4) == ((11, 13), (13, 11))
+    assert pairs_of_sizes(*wide, 1 << 23) == ((3, 5), (5, 3))
+    assert pairs_of_sizes(*wide, 1 << 30) == ((2, 3), (3, 2))
 
 
 def test_dimensions_in_two_orders_are_refused() -> None:
