@@ -297,7 +297,7 @@ def unexpanded(value: torch.Tensor) -> torch.Tensor:
 
 def erase_unused(node: fx.Node) -> None:
     """Erase a call that nobody reads, and what it alone read, but for what changes tensors or draws random numbers."""
-    if node.op == "call_function" and not (node.users or node.is_impure() or draws_random_numbers(node)):
+    if node.op == "call_function" and not (node._erased or node.users or node.is_impure() or draws_random_numbers(node)):
         sources = node.all_input_nodes
         node.graph.erase_node(node)
         for source in sources:
