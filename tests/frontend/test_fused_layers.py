@@ -62,6 +62,14 @@ def test_an_encoder_layer_is_that_of_the_kernel(mask: str, norm_first: bool, use
     torch.testing.assert_close(WRITTEN_OUT[operator](*arguments), operator(*arguments))
 
 
+def test_an_empty_batch_is_one() -> None:
+    operator = aten._native_multi_head_attention.default
+    query = torch.empty(0, LENGTH, WIDTH)
+    result, probabilities = WRITTEN_OUT[operator](query, query, query, WIDTH, HEADS, *PROJECTIONS)
+    assert result.shape == query.shape
+    assert probabilities.shape == (0, LENGTH, LENGTH)
+
+
 class Attention(nn.Module):
     """PyTorch's own module, called with one tensor."""
 

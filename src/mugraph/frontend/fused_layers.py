@@ -36,7 +36,7 @@ def _attention(
     else:
         weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
         projected = tuple(map(F.linear, (query, key, value), weights, biases))
-    q, k, v = (each.view(*each.shape[:2], num_head, -1).transpose(1, 2) for each in projected)
+    q, k, v = (each.view(*each.shape[:2], num_head, embed_dim // num_head).transpose(1, 2) for each in projected)
     if mask is None and not need_weights:
         heads = F.scaled_dot_product_attention(q, k, v)
     else:
