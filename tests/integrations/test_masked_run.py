@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from mugraph.frontend.masked_axis import Place
 from mugraph.frontend.masked_parts import masked_parts
 from mugraph.integrations.masked_run import MaskedRun
 from mugraph.integrations.torch_compile import compilations
 from mugraph.sizes.capacities import AtCapacity
+
+from .networks import Decoder
 
 ALL: dict[str, Any] = {"budget": 120.0, "keep": "all", "strict": True}
 
@@ -26,21 +27,6 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     compilations.clear()
     run: Callable[..., Any] = torch.compile(fn, backend="mugraph", options={**ALL, **options})
     return run
-
-
-class Decoder(nn.Module):
-    """A layer that appends a key and a value to a cache, and attends to all of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(32, 64, bias=False), nn.Linear(32, 32, bias=False)
-
-    def forward(self, x: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q, new, value = self.qkv(x).split([32, 16, 16], -1)
-        k = torch.cat([k, new.view(1, 1, 2, 8).transpose(1, 2)], 2)
-        v = torch.cat([v, value.view(1, 1, 2, 8).transpose(1, 2)], 2)
-        attended = F.scaled_dot_product_attention(q.view(1, 1, 4, 8).transpose(1, 2), k, v, enable_gqa=True)
-        return x + self.out(attended.transpose(1, 2).reshape(1, 1, 32)), k, v
 
 
 def cache(size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -173,10 +173,7 @@ class _Recorder(TorchDispatchMode):
         if not func._schema.returns:
             raise UnsupportedOperator(f"{func} is called for what it does")
         with self:
-            decomposed = func.decompose(*args, **kwargs)
-        if decomposed is NotImplemented and func in WRITTEN_OUT:
-            with self:
-                decomposed = WRITTEN_OUT[func](*args, **kwargs)
+            decomposed = WRITTEN_OUT.get(func, func.decompose)(*args, **kwargs)
         if decomposed is not NotImplemented:
             return decomposed
         with enable_python_dispatcher():  # without it some shapes that vary are not broadcast
@@ -307,7 +304,7 @@ def _is_pure(target: Callable[..., Any]) -> bool:
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
     of_python = target is getattr or getattr(operator, getattr(target, "__name__", ""), None) is target
-    return of_python or target in _FACTORIES | FUNCTIONS or target in _tensor_functions()
+    return of_python or target in _FACTORIES or target in FUNCTIONS or target in _tensor_functions()
 
 
 @functools.cache

@@ -43,33 +43,31 @@ class BatchedRun:
                 break
         self._places = [(number, dim) for number, dim in enumerate(part.places) if dim is not None]
         self._costs = Costs({size: float(size) for size in self.runs}, chunk=_PER_CHUNK, padding=float("inf"))
-        self.chunks = functools.cache(self._chunks)
-        self._originals: dict[int, Run | None] = {}
-        """By batch, PyTorch's calls, where they are what runs it."""
+        self._ways: dict[int, Run] = {}
+        """What runs a batch."""
 
     def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         number, dim = self._places[0]
         batch = inputs[number].shape[dim]
-        if batch not in self._originals:
-            self._originals[batch] = self._original(batch, inputs)
-        original = self._originals[batch]
-        return self._in_chunks(self.chunks(batch), inputs) if original is None else original(*inputs)
+        if batch not in self._ways:
+            self._ways[batch] = self._way(batch, inputs)
+        return self._ways[batch](*inputs)
 
-    def _original(self, batch: int, inputs: Sequence[torch.Tensor]) -> Run | None:
-        """PyTorch's calls for a batch that is smaller than all chunks, or at which they are as fast as several chunks."""
-        chunks = self.chunks(batch)
-        if chunks and not (self.compared and len(chunks) > 1):
-            return None
+    def _way(self, batch: int, inputs: Sequence[torch.Tensor]) -> Run:
+        """PyTorch's calls for a batch smaller than all chunks, or at which they are as fast as several chunks; else these."""
+        if batch < min(self.runs):
+            return self.part.at(batch).original
+        chunks = self._costs.plan(batch).chunks
+        in_chunks = functools.partial(self._in_chunks, chunks)
+        if not self.compared or len(chunks) == 1:
+            return in_chunks
         try:
-            original = self.part.at(batch).original
+            sides: tuple[Run, Run] = (self.part.at(batch).original, in_chunks)
         except SizeMatters:
-            if not chunks:
-                raise
-            return None
-        sides = (lambda: original(*inputs), lambda: self._in_chunks(chunks, inputs))
-        return original if not chunks or quickest(sides) == 0 else None
+            return in_chunks
+        return sides[quickest([functools.partial(side, *inputs) for side in sides])]
 
-    def _in_chunks(self, chunks: Sequence[Chunk], inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _in_chunks(self, chunks: Sequence[Chunk], *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         parts = [self.runs[chunk.size](*self._cut(inputs, chunk)) for chunk in chunks]
         if len(parts) == 1:
             return parts[0]
@@ -78,10 +76,6 @@ class BatchedRun:
             tensor if strides is None else laid_out(tensor, strides)
             for tensor, strides in zip(whole, self.part.strides, strict=True)
         ]
-
-    def _chunks(self, batch: int) -> tuple[Chunk, ...]:
-        """The samples of a batch in chunks; none for one that is smaller than all of them."""
-        return () if batch < min(self.runs) else self._costs.plan(batch).chunks
 
     def _cut(self, inputs: Sequence[torch.Tensor], chunk: Chunk) -> list[torch.Tensor]:
         cut = list(inputs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import threading
 import weakref
 from collections import Counter
@@ -167,6 +166,10 @@ class Share:
             return cls(None, None)
         return cls(max(fair, min(remaining, _least_seconds())), fair)
 
+    def exceeds(self, before: Share) -> bool:
+        """Whether it is so much more than was given before that it may find what that did not."""
+        return self.budget is not None and before.budget is not None and self.budget > _WORTH_RETRYING * before.budget
+
 
 @dataclass(slots=True, eq=False)
 class Untested:
@@ -205,10 +208,8 @@ class Optimizer:
         """What library kernels take on this CPU; None where weights are not packed."""
         self._outcomes: dict[str, PieceOutcome] = {}
         self._refused: Superoptimized | None = None
-        self._given: dict[str, float] = {}
-        """The most seconds that a piece was given."""
-        self._enough: dict[str, float | None] = {}
-        """As in `Share`."""
+        self._shares: dict[str, Share] = {}
+        """What each piece was given when it was tried last."""
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -288,7 +289,7 @@ class Optimizer:
         needy.sort(key=by_bytes)
         while needy:
             more = Share.of(deadline, 1 / len(needy))
-            if more.budget is not None and more.budget > _WORTH_RETRYING * self._given[needy[0]]:
+            if more.exceeds(self._shares[needy[0]]):
                 self._try(needy[0], distinct[needy[0]], more, graphs, again=True)
                 needy.pop(0)
             else:
@@ -307,8 +308,7 @@ class Optimizer:
             if self.interrupted:
                 self._outcomes[key] = PieceOutcome(None, "the search was interrupted before it")
                 return
-            self._given[key] = math.inf if share.budget is None else share.budget
-            self._enough[key] = share.enough
+            self._shares[key] = share
             with _disable_current_modes():  # Dynamo's, under which tensors have no data
                 self._outcomes[key] = self._tried(piece, share.budget, graphs, again)
 
@@ -346,6 +346,7 @@ class Optimizer:
     def _settings(self, piece: Piece, like: Graph | None, again: bool) -> dict[str, Any]:
         """Those of `OptimizationSettings` for a piece."""
         options, profile = self.options, self.options.profile and like is None
+        share = self._shares.get(self.key(piece))
         return {
             "target": options.target,
             "seed": options.seed,
@@ -360,7 +361,7 @@ class Optimizer:
             "pack": self.library is not None,
             "constants": self._weights(piece),
             "asked": options.budget if self._serving else None,
-            "enough": self._enough.get(self.key(piece)),
+            "enough": None if share is None else share.enough,
             "unfinished": self._recalls_unfinished and not again,
         }
 
