@@ -78,6 +78,14 @@ def test_the_second_time_it_stops(first: tuple[str, ...], second: str) -> None:
     assert again.pressed
 
 
+def test_after_an_interrupted_check_the_original_is_not_measured_against_float64() -> None:
+    """That would take as long as what was interrupted, and longer for large programs."""
+    opt = mugraph.superoptimize(normalised_product, inputs(), progress=Interruption("verify", "candidate 1"), cache="off")
+    assert not opt.found
+    assert opt.certificate.accepted
+    assert opt.best.max_relative_error is None
+
+
 def test_what_was_interrupted_is_not_kept(tmp_path: Path) -> None:
     store = Store(tmp_path / "store.sqlite")
     assert mugraph.superoptimize(normalised_product, inputs(), progress=Interruption("verify"), cache=store).report.interrupted

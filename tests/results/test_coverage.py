@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from mugraph.cli.output import print_coverage
 from mugraph.devices import device_for
 from mugraph.ir.program import Program
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, coverage_lines, coverage_rows, divided, of_program, ranked
@@ -49,6 +51,11 @@ def test_coverage_in_words() -> None:
     assert [row.what for row in rows] == ["muGraphs", "library kernels in them", "PyTorch: 2 × cumsum"]
     assert [row.bytes for row in rows] == ["60%", "20%", "20%"]
     assert [row.seconds for row in rows] == ["75%", "above", "25%"]
+
+
+def test_the_shares_are_a_line_above_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_coverage(replace(COVERAGE, left=()))
+    assert capsys.readouterr().out.splitlines()[0].startswith("kernels run 100% of the bytes, 100% of the operations")
 
 
 def test_like_calls_are_put_together_most_bytes_first() -> None:

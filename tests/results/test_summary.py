@@ -29,6 +29,7 @@ def test_bounds_are_powers_of_two_or_say_why_there_is_none() -> None:
     assert bound_text(verify_graphs(program.graph, program.graph).certificate) == "there was nothing to prove"
     certificate = verify_graphs(program.graph, other.graph).certificate
     assert bound_text(replace(certificate, error_bound=2.0**-41)).endswith("at most 2^-41")
+    assert bound_text(replace(certificate, error_bound=1.3 * 2.0**-41)).endswith("at most 2^-40")
     assert bound_text(replace(certificate, error_bound=0.0)) == "the tests compute both graphs exactly"
     assert bound_text(replace(certificate, error_bound=None, reason="no bound: because")) == "no bound: because"
 

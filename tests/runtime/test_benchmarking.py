@@ -159,6 +159,10 @@ def test_duels_have_as_many_rounds_on_a_busy_machine(
     assert duel(equal, equal, seconds=0.625).rounds == rounds
 
 
+def test_a_terminal_shows_a_duel_in_a_line() -> None:
+    assert repr(Duel(20, 15, 1.2512)) == "<Duel: 1.25 times as fast, the faster in 15 of 20 rounds>"
+
+
 def test_duels_are_read_as_they_were_written() -> None:
     for outcome in (Duel(20, 15, 1.25), Duel.of([1.0, 2.0], [3.0, 3.0])):
         assert Duel.from_json(outcome.to_json()) == outcome

@@ -16,6 +16,7 @@ from mugraph.ir import Graph
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.verifier import Certificate, float_check, recheck, verify_graphs
+from mugraph.verifier.certificate import power_of_two
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import fused_rmsnorm, program, rmsnorm
@@ -33,6 +34,32 @@ def rational_pair() -> tuple[Graph, Graph]:
 def test_json_round_trip(pair: tuple[Graph, Graph]) -> None:
     certificate = verify_graphs(*pair).certificate
     assert Certificate.from_json(json.loads(json.dumps(certificate.to_json()))) == certificate
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0.0, "0"),
+        (1.0, "1"),
+        (1024, "1024"),
+        (1025, "2^11"),
+        (2**2000 + 1, "2^2001"),
+        (2.0**-41, "2^-41"),
+        (1.01 * 2.0**-41, "2^-40"),
+    ],
+)
+def test_a_bound_as_a_power_of_two_is_never_below_it(number: float, words: str) -> None:
+    assert power_of_two(number) == words
+
+
+def test_a_terminal_shows_a_certificate_and_a_verdict_in_a_line() -> None:
+    verdict = verify_graphs(rmsnorm(), fused_rmsnorm())
+    bound = power_of_two(verdict.certificate.error_bound or 0.0)
+    assert repr(verdict.certificate) == f"<Certificate: equivalent, but for a probability of at most {bound}>"
+    assert repr(verdict) == f"<Verdict: equivalent, but for a probability of at most {bound}>"
+    assert repr(replace(verdict, domain="x > 0")).endswith("; only where both are defined: x > 0>")
+    assert repr(verdict.undecided("no time")) == "<Verdict: undecided: no time>"
+    assert repr(verify_graphs(rmsnorm(), fused_rmsnorm(scale=False))).startswith("<Verdict: different: ")
 
 
 def test_an_accepted_certificate_can_be_repeated() -> None:

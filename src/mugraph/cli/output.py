@@ -256,7 +256,8 @@ def print_coverage(coverage: Coverage) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=next(iter(coverage_lines(coverage))), title_justify="left")
+    print(next(iter(coverage_lines(coverage))))  # no title, which would be broken at the width of the table
+    table = Table()
     for column in ("what", "bytes", "operations", "time", "why"):
         number = column in ("bytes", "operations", "time")
         table.add_column(column, justify="right" if number else "left", no_wrap=column == "what", overflow="fold")

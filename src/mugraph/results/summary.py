@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from mugraph.results.data import Candidate, SpotCheck
 from mugraph.results.words import seconds_text as seconds_text
 from mugraph.verifier import Certificate, FloatReport, Outcome, Verdict
+from mugraph.verifier.certificate import power_of_two
 
 
 def outcome_text(certificate: Certificate) -> str:
@@ -37,7 +38,7 @@ def passing_text(error_bound: float) -> str:
     """The probability that tests accept a wrong graph."""
     if error_bound == 0:
         return "the tests compute both graphs exactly"
-    return f"a wrong graph would pass with probability at most 2^{math.log2(error_bound):.0f}"
+    return f"a wrong graph would pass with probability at most {power_of_two(error_bound)}"
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:

@@ -86,7 +86,7 @@ class Spread:
         return cls(median, low, high)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Duel:
     """The outcome of a duel: in how many of its rounds the challenger took less time, and the median of the rounds' ratios."""
 
@@ -98,6 +98,9 @@ class Duel:
     """Of the challenger."""
     theirs: Spread | None = None
     """Of the defender."""
+
+    def __repr__(self) -> str:
+        return f"<Duel: {self.speedup:.3g} times as fast, the faster in {self.won} of {self.rounds} rounds>"
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Duel:

@@ -348,11 +348,11 @@ class Qualifier:
         return None
 
     def as_it_is(self, original: Contestant) -> Proved:
-        """The original program with its evidence, whatever its own error against float64 is."""
+        """The original program with its evidence, whatever its own error against float64 is; it is not measured after Ctrl-C."""
         floats: FloatReport | None = None
         certificate = self._verdict(original).certificate
         with self._stage("verify"), suppress(BudgetExceeded):
-            floats = self.floats(original)
+            floats = None if self.interrupted else self.floats(original)
         return Proved(original, certificate, floats)
 
     def contradicted(self, entry: Contestant, seconds: float) -> str:

@@ -120,7 +120,7 @@ class ResultCache:
                 return None
             return self.checked(document, qualifier, calling, own)
         except (KeyError, TypeError, MugraphError) as error:
-            _log.warning("the cache's result %s is of no use (%s); searching again", self.key, error)
+            _log.warning("the cached result %s is not used (%s); searching again", self.key[:12], error)
             return None
 
     def checked(

@@ -36,6 +36,16 @@ class Outcome(StrEnum):
     UNDECIDED = "undecided"
 
 
+def power_of_two(number: float) -> str:
+    """The least power of two that is not below a number of at least 0: `2^-40`; small whole numbers as they are."""
+    if number in range(1025):
+        return str(int(number))
+    if isinstance(number, int):  # which may be larger than any float
+        return f"2^{(number - 1).bit_length()}"
+    mantissa, exponent = math.frexp(number)
+    return f"2^{exponent - (mantissa == 0.5)}"
+
+
 class Tests(StrEnum):
     """What became of the random tests that were wanted: all agreed, time ended before, one differed, or none has a value."""
 
@@ -55,7 +65,7 @@ class Round:
     omega: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Certificate:
     """The evidence for (or against) the equivalence of two kernel graphs.
 
@@ -90,6 +100,17 @@ class Certificate:
     floats: FloatReport | None = None
     pieces: tuple[ProvedPiece, ...] = ()
     passed_over: int = 0
+
+    def __repr__(self) -> str:
+        """One line: the outcome and its bound; `to_json` has everything."""
+        return f"<Certificate: {self.in_words}>"
+
+    @property
+    def in_words(self) -> str:
+        """The outcome, and how probable it is that a wrong pair ends so or why nothing is said of that."""
+        if self.outcome is Outcome.EQUIVALENT and self.error_bound is not None:
+            return f"{self.outcome}, but for a probability of at most {power_of_two(self.error_bound)}"
+        return f"{self.outcome}: {self.reason.removeprefix(f'{self.outcome}: ')}" if self.reason else str(self.outcome)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""

@@ -41,7 +41,7 @@ _NEITHER_LAW_ALONE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """The answer to whether two programs compute the same.
 
@@ -56,6 +56,10 @@ class Verdict:
     properties: tuple[str, ...] = ()
     domain: str = ""
     question: str = ""
+
+    def __repr__(self) -> str:
+        """One line: the answer with its bound or reason, and the inputs that it is limited to."""
+        return f"<Verdict: {self.certificate.in_words}{f'; only where both are defined: {self.domain}' if self.domain else ''}>"
 
     @property
     def outcome(self) -> Outcome:

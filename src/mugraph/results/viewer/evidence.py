@@ -11,6 +11,7 @@ from mugraph.results.data import Candidate
 from mugraph.results.summary import bound_text, outcome_text, spot_check_text
 from mugraph.verifier import Certificate, FloatReport
 from mugraph.verifier.bounds import Difference, Terms
+from mugraph.verifier.certificate import power_of_two
 from mugraph.verifier.float_report import TOLERANCES
 
 
@@ -122,13 +123,6 @@ def _terms_text(terms: Terms) -> str:
         return f"a fraction whose numerator has {polynomial}"
     exponents = f"exponents of degree {terms.exponent_degree:,} and 2^{terms.exponent_bits:,}"
     return f"a sum of {power_of_two(terms.terms)} exponentials with {exponents}, factors of {polynomial}"
-
-
-def power_of_two(number: float) -> str:
-    """A large or small number as the nearest power of two: `2^-40`; small whole numbers as they are."""
-    if number in range(1, 1025):
-        return str(int(number))
-    return f"2^{math.log2(number):.0f}" if number > 0 else "0"
 
 
 def _errors(errors: tuple[float, ...]) -> str:

@@ -29,6 +29,7 @@ from mugraph.results.viewer.labels import MEMORY, ROLE_WORDS, Labels, Operands
 from mugraph.results.viewer.lowering import lowered_kernels
 from mugraph.results.viewer.whereabouts import Whereabouts
 from mugraph.results.words import extent, seconds_text
+from mugraph.verifier.certificate import power_of_two
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that HTML does not have, and those that would turn the text after them around."""
@@ -186,7 +187,7 @@ def _figures(opt: Result) -> Iterator[Figure]:
     bound = opt.certificate.error_bound
     yield Figure(
         "Error bound",
-        "no bound" if bound is None else evidence.power_of_two(bound),
+        "no bound" if bound is None else power_of_two(bound),
         bound_text(opt.certificate) if opt.certificate.accepted else "not verified",
     )
     if best.max_relative_error is not None:
