@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from mugraph.devices import device_for, resolved
-from mugraph.errors import BudgetExceeded, InvalidInput, MugraphError, NotEquivalent, UnsupportedOperator
+from mugraph.errors import BudgetExceeded, ExceedsMemory, InvalidInput, MugraphError, NotEquivalent, UnsupportedOperator
 from mugraph.frontend import record, require_torch
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.comparison import compared
@@ -323,7 +323,7 @@ def rebuild(
     by `optimize_graph`, whose other parameters these are. It was the fastest for the target it was found for; another may be for
     this one, which `superoptimize` finds. The result is called as one that `load` reads.
 
-    Raises what `optimize_graph` raises, so InvalidGraph where a block takes more memory than the target has; InvalidInput for a
+    Raises what `optimize_graph` raises, so ExceedsMemory where a block takes more memory than the target has; InvalidInput for a
     folder that is none or runs the original function, and for one with calls of PyTorch that are cut for another kind of device.
     """
     folder, target, deadline = Path(path), resolved(target), Deadline(budget)
@@ -332,18 +332,22 @@ def rebuild(
         saved = SavedProgram.of(place)
         if not saved.report.found:
             raise InvalidInput(f"{place} runs the original, as no muGraph was faster; optimize the function for {target}")
-        result = optimize_graph(
-            saved.best.graph.with_constants(()),
-            saved.program,
-            None,
-            target,
-            deadline.remaining,
-            seed=seed,
-            profile=profile,
-            progress=progress,
-            max_error=max_error,
-            evidence=evidence,
-        )
+        try:
+            result = optimize_graph(
+                saved.best.graph.with_constants(()),
+                saved.program,
+                None,
+                target,
+                deadline.remaining,
+                seed=seed,
+                profile=profile,
+                progress=progress,
+                max_error=max_error,
+                evidence=evidence,
+            )
+        except ExceedsMemory as error:
+            found_for = saved.manifest["target"]
+            raise ExceedsMemory(f"{error}: the muGraph was found for {found_for}; optimize the function for {target}") from None
         result.calling = saved.calling
         result.origin.update(saved.manifest["origin"])
         return result

@@ -12,7 +12,7 @@ import torch
 import mugraph
 from mugraph import SearchSpace
 from mugraph.cli import main
-from mugraph.errors import InvalidGraph, InvalidInput, NotEquivalent, TargetUnavailable
+from mugraph.errors import ExceedsMemory, InvalidInput, NotEquivalent, TargetUnavailable
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.runtime import Executable
 from mugraph.targets.emulator import emulator_of
@@ -103,7 +103,7 @@ def test_a_block_that_takes_more_memory_than_the_target_has_is_refused(tmp_path:
     }"""
     folder = mugraph.optimize_graph(written, p, None, "cuda:sm_90", profile=False).save(tmp_path / "large")
     assert mugraph.rebuild(folder, "cuda:sm_100", profile=False).target == "cuda:sm_100"
-    with pytest.raises(InvalidGraph, match="101376"):
+    with pytest.raises(ExceedsMemory, match=r"101376.*found for cuda:sm_90.*; optimize the function for cuda:sm_120"):
         mugraph.rebuild(folder, "cuda:sm_120")
 
 

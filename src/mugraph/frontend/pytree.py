@@ -181,7 +181,7 @@ class Arguments:
     def of(cls, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """The way `fn(*args, **kwargs)` calls `fn`. Raises InvalidInput when `fn` does not take these arguments."""
         signature = _signature(fn, len(args))
-        bound = _bind(signature, args, kwargs)
+        bound = _bind(fn, signature, args, kwargs)
         with_paths, structure = tree_flatten_with_path(opened(dict(bound.arguments)))
         names: list[str] = []
         for path, _ in with_paths:
@@ -206,7 +206,7 @@ class Arguments:
 
     def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What stands at each place in a call, defaults included. Raises InvalidInput for a call with other places."""
-        arguments = dict(_bind(self._signature(len(args)), args, kwargs).arguments)
+        arguments = dict(_bind(self.fn, self._signature(len(args)), args, kwargs).arguments)
         values, structure = tree_flatten(_in_order(self._opened(arguments), self.structure))
         if structure != self.structure:
             names = ", ".join(leaf.name for leaf in self.leaves)
@@ -526,11 +526,13 @@ def _in_order(value: Any, structure: TreeSpec) -> Any:
     return value
 
 
-def _bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+def _bind(
+    fn: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise InvalidInput(f"the function takes {signature}: {error}") from None
+        raise InvalidInput(f"{getattr(fn, '__name__', type(fn).__name__)} takes {signature}: {error}") from None
     bound.apply_defaults()
     return bound
 

@@ -426,7 +426,7 @@ def _example(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise InvalidInput(f"the function takes {signature}: {error}") from None
+        raise InvalidInput(f"{getattr(fn, '__name__', type(fn).__name__)} takes {signature}: {error}") from None
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     if all(signature.parameters[name].kind in by_name for name in bound.arguments):
         return dict(bound.arguments)
