@@ -154,8 +154,8 @@ Elsewhere = Callable[[Graph, float | None, OptimizationSettings], Mapping[str, A
 
 def document_of(program: Graph, budget: float | None, wanted: OptimizationSettings) -> dict[str, Any]:
     """What `superoptimize_program` finds as JSON values, for a process that asks this one."""
-    begun = _begun(program_problem(program, None), wanted, Deadline(budget))
-    return begun.memory.document(_ended(begun, wanted, silent))
+    prepared = _prepared(program_problem(program, None), wanted, Deadline(budget))
+    return prepared.memory.document(_optimized(prepared, wanted, silent))
 
 
 def superoptimize_program_elsewhere(
@@ -173,14 +173,14 @@ def superoptimize_program_elsewhere(
     `elsewhere` raises, and InvalidInput for an answer that is none.
     """
     wanted = OptimizationSettings(**settings)
-    begun = _begun(program_problem(program, None), wanted, Deadline(None), tell, postpone)
-    begun = replace(begun, memory=replace(begun.memory, budget=budget))
-    recalled = begun.recalled()
+    prepared = _prepared(program_problem(program, None), wanted, Deadline(None), tell, postpone)
+    prepared = replace(prepared, memory=replace(prepared.memory, budget=budget))
+    recalled = prepared.recalled()
     if recalled is not None:
         return recalled
     document = elsewhere(program, budget, wanted)
     try:
-        result = begun.memory.checked(document, begun.qualifier, begun.problem.calling)
+        result = prepared.memory.checked(document, prepared.qualifier, prepared.problem.calling)
     except (KeyError, TypeError) as error:
         raise InvalidInput(f"another process answered what is no result ({error}); please report this") from error
     result.report = replace(result.report, recalled=False)
@@ -213,17 +213,17 @@ def searched_for(problem: Problem, device: Device) -> Device:
 
 def contradiction_of(program: Graph, document: Mapping[str, Any], wanted: OptimizationSettings) -> str:
     """What speaks against a result that was kept, which is forgotten then; "" if it passes all tests."""
-    begun = _begun(program_problem(program, None), wanted, Deadline(None))
+    prepared = _prepared(program_problem(program, None), wanted, Deadline(None))
     try:
-        begun.memory.checked(document, begun.qualifier, begun.problem.calling)
+        prepared.memory.checked(document, prepared.qualifier, prepared.problem.calling)
     except (KeyError, TypeError, MugraphError) as error:
-        begun.memory.forget()
+        prepared.memory.forget()
         return str(error)
     return ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _Prepared:
     """A problem with its weights named, its stages, and the place where its result is kept."""
 
     problem: Problem
@@ -239,13 +239,13 @@ class _Begun:
         return self.memory.recalled(self.qualifier, self.problem.calling, None if own is None else own.fn)
 
 
-def _begun(
+def _prepared(
     problem: Problem,
     wanted: OptimizationSettings,
     deadline: Deadline,
     tell: ProgressCallback = silent,
     postpone: Postpone | None = None,
-) -> _Begun:
+) -> _Prepared:
     """A problem before its search."""
     space = EVERYTHING if wanted.space is None else wanted.space
     space.check(problem.program)
@@ -258,7 +258,7 @@ def _begun(
     hidden = hidden_elements(problem.program, problem.inputs) if device.skips_iterations else {}
     asked = (problem.program, device, wanted.key(problem, space, hidden), deadline.budget, problem.name)
     memory = ResultCache(Store.of(wanted.cache), *asked, postpone, wanted.asked, wanted.unfinished)
-    return _Begun(problem, space, qualifier, memory, hidden)
+    return _Prepared(problem, space, qualifier, memory, hidden)
 
 
 def superoptimized(
@@ -269,29 +269,29 @@ def superoptimized(
     postpone: Postpone | None = None,
 ) -> Superoptimized:
     """The fastest muGraph that is found for a problem until the deadline; see `mugraph.superoptimize`."""
-    return _ended(_begun(problem, wanted, deadline, tell, postpone), wanted, tell)
+    return _optimized(_prepared(problem, wanted, deadline, tell, postpone), wanted, tell)
 
 
-def _ended(begun: _Begun, wanted: OptimizationSettings, tell: ProgressCallback) -> Superoptimized:
+def _optimized(prepared: _Prepared, wanted: OptimizationSettings, tell: ProgressCallback) -> Superoptimized:
     """The fastest muGraph that is found, or that an earlier call has found."""
-    problem, space, qualifier, memory = begun.problem, begun.space, begun.qualifier, begun.memory
-    recalled = begun.recalled()
+    problem, space, qualifier, memory = prepared.problem, prepared.space, prepared.qualifier, prepared.memory
+    recalled = prepared.recalled()
     if recalled is not None:
         if wanted.baselines and (own := problem.own_on(recalled.executable.machine)) is not None:
             recalled.report = replace(recalled.report, comparison=qualifier.compared(recalled, own, compiled=True))
         return recalled
     original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
     asked = (problem.program, searched_for(problem, memory.device), wanted.search, space, wanted.workers, memory.store)
-    inquiry = Inquiry(*asked, candidates=qualifier.looked_at, hidden=begun.hidden)
+    inquiry = Inquiry(*asked, candidates=qualifier.looked_at, hidden=prepared.hidden)
     if wanted.like is not None:  # which may be among what a search that settles leaves out
         inquiry = replace(inquiry, least_gain=0.0)
     measured = wanted.profile and original.executable.machine.available
     own = problem.own_on(original.executable.machine) if measured else None
-    found, early = _found(inquiry, begun, wanted, measured, tell)
-    proved = _proved(found, begun, wanted, measured, early=early)
+    found, early = _found(inquiry, prepared, wanted, measured, tell)
+    proved = _proved(found, prepared, wanted, measured, early=early)
     if not proved and _may_go_on(found, qualifier):
         found, tried = inquiry.beyond(found, qualifier.deadline, tell), found.candidates
-        proved = _proved(found, begun, wanted, measured, {candidate.graph for candidate in tried})
+        proved = _proved(found, prepared, wanted, measured, {candidate.graph for candidate in tried})
     if own is not None:
         proved = qualifier.settle_among(proved, problem.inputs)
     elif measured:
@@ -308,18 +308,18 @@ def _ended(begun: _Begun, wanted: OptimizationSettings, tell: ProgressCallback) 
 
 
 def _found(
-    inquiry: Inquiry, begun: _Begun, wanted: OptimizationSettings, measured: bool, tell: ProgressCallback
+    inquiry: Inquiry, prepared: _Prepared, wanted: OptimizationSettings, measured: bool, tell: ProgressCallback
 ) -> tuple[Found, list[Contestant]]:
     """What a search finds and, within a budget, what of that which it finds first was compiled and proved before it goes on."""
-    qualifier, early = begun.qualifier, list[Contestant]()
+    qualifier, early = prepared.qualifier, list[Contestant]()
     if wanted.like is not None or qualifier.deadline.budget is None or not inquiry.may_end_early:
         return inquiry.found(qualifier.deadline, tell), early
     found, better = inquiry.first(qualifier.deadline, tell)
     if found.report.interrupted:
         return found, early
-    proposals = _proposals(found, begun, wanted)
+    proposals = _proposals(found, prepared, wanted)
     if measured:
-        early = qualifier.first_proved(proposals, begun.problem.inputs)
+        early = qualifier.first_proved(proposals, prepared.problem.inputs)
     else:
         qualifier.compile_and_prove(proposals, most=1)
     if wanted.enough is not None:
@@ -331,7 +331,7 @@ def _found(
 
 def _proved(
     found: Found,
-    begun: _Begun,
+    prepared: _Prepared,
     wanted: OptimizationSettings,
     measured: bool,
     tried: Collection[Graph] = (),
@@ -339,24 +339,24 @@ def _proved(
 ) -> list[Proved]:
     """What is proved of the candidates that were not tried before, fastest first where they are measured, as are those compiled
     `early`."""
-    qualifier = begun.qualifier
+    qualifier = prepared.qualifier
     if found.report.interrupted:
         qualifier.answer_interruption()
-    proposals = _proposals(found, begun, wanted, tried)
+    proposals = _proposals(found, prepared, wanted, tried)
     if measured:
         known = {entry.graph for entry in early}  # which are in front: what was timed is not behind what there is no time to time
         later = [entry for entry in qualifier.compile(proposals) if entry.graph not in known]
-        return qualifier.rank_and_prove([*early, *later], begun.problem.inputs)
+        return qualifier.rank_and_prove([*early, *later], prepared.problem.inputs)
     return qualifier.compile_and_prove(proposals)
 
 
 def _proposals(
-    found: Found, begun: _Begun, wanted: OptimizationSettings, tried: Collection[Graph] = ()
+    found: Found, prepared: _Prepared, wanted: OptimizationSettings, tried: Collection[Graph] = ()
 ) -> list[tuple[Graph, float]]:
     """The candidates that were not tried before, of those that are like what was asked for, with predicted seconds."""
     candidates = [candidate for candidate in found.candidates if candidate.graph not in tried]
     if wanted.like is not None:
-        candidates = of_form(candidates, wanted.like, begun.problem.program)
+        candidates = of_form(candidates, wanted.like, prepared.problem.program)
     return [(candidate.graph, candidate.cost) for candidate in candidates]
 
 
