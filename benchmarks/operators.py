@@ -2,7 +2,7 @@
 
     python benchmarks/operators.py                    # all calls, some minutes
     python benchmarks/operators.py prod cdist         # some of them
-    python benchmarks/operators.py --table            # the record as the table of docs/pytorch.md
+    python benchmarks/operators.py --table            # the record as the table of docs/coverage.md
 
 `operator_cases.py` has the calls: every operator that torch tags as its core, and others that models and losses use. Each
 is optimized without measuring, so that kernels run wherever there are any: alone, which tells where it runs, and between
