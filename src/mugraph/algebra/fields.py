@@ -48,7 +48,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def is_prime(n: int) -> bool:
-    """Whether `n` is prime; deterministic Miller-Rabin, valid below 3.3e24."""
+    """Whether `n` is prime; deterministic Miller-Rabin, valid below 3.1e23."""
     bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
     if n < 2 or any(n % base == 0 for base in bases):
         return n in bases

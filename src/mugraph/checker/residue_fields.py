@@ -1,7 +1,8 @@
 """Tensors of residues modulo two primes, in Python integers of any size, the draw of the primes, and true roots.
 
-p is c q + 1, with q a random prime of 63 bits and c up to 2**18, so that p stays below 3.3e24, where the primality test is
-a proof. Values outside exponentials live modulo p, those inside modulo q, as in the paper's section 5.
+p is c q + 1, with q a random prime of 63 bits and c up to 2**18. That both are prime is proved: q is small enough for a
+deterministic test, and a power to q proves p, whose root is below q. Values outside exponentials live modulo p, those inside
+modulo q, as in the paper's section 5.
 
 Under `RootedFields`, sqrt(x)**2 is x: roots of squares modulo p, with both signs of every root (docs/theory.md). Roots of
 products are not products of roots there, and exponentials are functions like others: these laws would make sqrt(x**2) equal
@@ -11,6 +12,7 @@ to x.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,8 @@ P_BITS = 75
 """Inputs and values of functions are random integers below 2**P_BITS; p is larger."""
 Q_TRIES = 4
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+_SIEVED = 1000
+"""Most numbers that are not prime have a factor below it."""
 
 
 Argument = int | tuple[int, ...]
@@ -41,7 +45,7 @@ class Undefined(Exception):
 
 
 def is_prime(n: int) -> bool:
-    """Whether n < 3.3e24 is prime, by Miller and Rabin's test to the first twelve prime bases."""
+    """Whether n < 3.1e23 is prime, by Miller and Rabin's test to the first twelve prime bases (Sorenson and Webster, 2017)."""
     if n < 2 or any(n % prime == 0 for prime in _PRIMES):
         return n in _PRIMES
     twos = ((n - 1) & (1 - n)).bit_length() - 1
@@ -51,6 +55,33 @@ def is_prime(n: int) -> bool:
 def _is_witness(base: int, n: int, twos: int) -> bool:
     power = pow(base, (n - 1) >> twos, n)
     return power == 1 or any(pow(power, 1 << square, n) == n - 1 for square in range(twos))
+
+
+def is_prime_above(q: int, p: int) -> bool:
+    """Whether p = c q + 1 is proved prime, for a prime q above the root of p: some power to c is of order q (Pocklington, 1914).
+
+    Then q divides the order of the group modulo p, so that p has a prime factor 1 modulo q; the other factor is also 1 modulo q,
+    and below q: it is 1.
+    """
+    for base in _PRIMES:
+        power = pow(base, (p - 1) // q, p)
+        if power != 1:
+            return pow(power, q, p) == 1
+    return False
+
+
+def sieved(candidates: range) -> list[int]:
+    """Those of the candidates, all above `_SIEVED`, that no smaller prime divides."""
+    left = np.ones(len(candidates), bool)
+    for prime in _SMALL_PRIMES:
+        if candidates.step % prime:
+            left[-candidates.start * pow(candidates.step, -1, prime) % prime :: prime] = False
+        elif candidates.start % prime == 0:
+            return []
+    return [candidates[place] for place in np.flatnonzero(left).tolist()]
+
+
+_SMALL_PRIMES = tuple(filter(is_prime, range(_SIEVED)))
 
 
 def totient(modulus: int) -> int:
@@ -93,12 +124,12 @@ def draw(rng: random.Random, modulus: int, count: bool) -> Primes:
         q = 0
         while not is_prime(q):
             q = modulus * rng.randrange(2**Q_BITS // modulus + 1, 2 ** (Q_BITS + 1) // modulus) - 1
-        candidates = list(range(_smallest(q, modulus), q << factor_bits(modulus), modulus * q))
+        candidates = sieved(range(_smallest(q, modulus), q << factor_bits(modulus), modulus * q))
         rng.shuffle(candidates)
-        if count:
-            candidates = [p for p in candidates if is_prime(p)]
-        p = next(filter(is_prime, candidates), None)
-        if p is not None and not (count and len(candidates) < p_count(modulus)):
+        primes = (p for p in candidates if is_prime_above(q, p))
+        found = list(primes if count else itertools.islice(primes, 1))
+        if len(found) >= (p_count(modulus) if count else 1):
+            p = found[0]
             omega = 1
             while omega == 1:
                 omega = pow(rng.randrange(2, p), (p - 1) // q, p)
