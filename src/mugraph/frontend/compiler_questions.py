@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import threading
 from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -34,10 +35,36 @@ _NAMES = frozenset(code.co_name for code in _QUESTIONS)
 """Looked at first: a name has its hash, while that of a piece of code is computed whenever it is asked for."""
 
 
+class _Listening(threading.local):
+    """Where this thread writes down the questions of functions that it records; nobody asks for them unless it is a list."""
+
+    asked: list[str] | None = None
+
+
+_LISTENING = _Listening()
+
+
 @contextlib.contextmanager
 def asked_outside_torch() -> Iterator[list[str]]:
-    """The names of those questions that this thread asks meanwhile, from anywhere but PyTorch's own code."""
-    asked: list[str] = []
+    """The names of the questions that functions ask which this thread records meanwhile, from anywhere but PyTorch's own code."""
+    before, asked = _LISTENING.asked, list[str]()
+    _LISTENING.asked = asked
+    try:
+        yield asked
+    finally:
+        _LISTENING.asked = before
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[None]:
+    """Write down what is asked while something runs that PyTorch did not write, for `asked_outside_torch` around it.
+
+    Every call of a function takes twice as long meanwhile, so that what PyTorch does by itself is better done outside.
+    """
+    asked = _LISTENING.asked
+    if asked is None:
+        yield
+        return
     before = sys.getprofile()
 
     def look(frame: FrameType, event: str, value: Any) -> None:
@@ -49,6 +76,6 @@ def asked_outside_torch() -> Iterator[list[str]]:
 
     sys.setprofile(look)
     try:
-        yield asked
+        yield
     finally:
         sys.setprofile(before)
