@@ -98,6 +98,13 @@ def close(got: Any, wanted: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None
     torch.testing.assert_close(got, wanted, equal_nan=True, rtol=rtol, atol=atol)
 
 
+def eager(function: Callable[..., Any], *given: torch.Tensor) -> Any:
+    """What the function gives where PyTorch calls its operator as it is, which it has Dynamo read for each call otherwise."""
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+        return function(*given)
+
+
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
     """The graphs as they are cut into pieces, which run in the place of kernels."""
@@ -115,18 +122,54 @@ def called(graph: fx.GraphModule) -> list[Any]:
     return [node.target for node in graph.graph.nodes if node.op == "call_function"]
 
 
-@pairwise(score=list(SCORE_MODS), mask=list(MASK_MODS), lengths=[(40, 40), (24, 56), (129, 1)], groups=[HEADS, 2])
-def test_a_graph_of_calls_gives_what_eager_calls_give(
-    graphs: list[fx.GraphModule], score: str, mask: str, lengths: tuple[int, int], groups: int
-) -> None:
+@pytest.mark.parametrize("score", SCORE_MODS)
+def test_calls_that_dynamo_does_not_read_give_what_eager_calls_give(score: str) -> None:
+    """They are what graphs are compared with below."""
+    function = flex(score, "hidden rows", return_lse=True)
+    for got, wanted in zip(eager(function, *operands()), function(*operands()), strict=True):
+        torch.testing.assert_close(got, wanted, equal_nan=True, rtol=0, atol=0)
+
+
+FEW_SCORES, FEW_MASKS = ("none", "no row", "integers"), ("none", "hidden rows", "by head")
+"""One kind each: what leaves scores as they are, hides whole rows, tells heads apart. Masks apply to whatever scores became."""
+SHAPES: dict[str, Any] = {"lengths": [(40, 40), (24, 56), (129, 1)], "groups": [HEADS, 2]}
+
+
+def compare(graphs: list[fx.GraphModule], score: str, mask: str, lengths: tuple[int, int], groups: int) -> None:
+    """Compare a graph of calls with the operator in the same type, and with what it gives in float64."""
     function = flex(score, mask, *lengths, enable_gqa=groups != HEADS, return_lse=True)
     given = operands(*lengths, groups)
     with torch.no_grad():
-        got, wanted = compiled(function)(*given), function(*given)
-        exact = function(*(each.double() for each in given))
+        got = compiled(function)(*given)
     assert OPERATOR not in called(graphs[0])
-    close(got, wanted)
-    close([each.double() for each in got], [each.double() for each in exact])
+    close(got, eager(function, *given))
+    close([each.double() for each in got], eager(function, *(each.double() for each in given)))
+
+
+@pairwise(score=list(SCORE_MODS), mask=FEW_MASKS, **SHAPES)
+def test_a_graph_of_calls_gives_what_eager_calls_give(
+    graphs: list[fx.GraphModule], score: str, mask: str, lengths: tuple[int, int], groups: int
+) -> None:
+    compare(graphs, score, mask, lengths, groups)
+
+
+@pairwise(score=FEW_SCORES, mask=[mask for mask in MASK_MODS if mask not in FEW_MASKS], **SHAPES)
+def test_so_it_does_with_other_masks(
+    graphs: list[fx.GraphModule], score: str, mask: str, lengths: tuple[int, int], groups: int
+) -> None:
+    compare(graphs, score, mask, lengths, groups)
+
+
+@pytest.mark.slow
+@pairwise(
+    score=[score for score in SCORE_MODS if score not in FEW_SCORES],
+    mask=[mask for mask in MASK_MODS if mask not in FEW_MASKS],
+    **SHAPES,
+)
+def test_so_it_does_with_both_others(
+    graphs: list[fx.GraphModule], score: str, mask: str, lengths: tuple[int, int], groups: int
+) -> None:
+    compare(graphs, score, mask, lengths, groups)
 
 
 @pytest.mark.parametrize("mask", MASK_MODS)
@@ -142,7 +185,7 @@ def test_attention_alone_is_the_call_that_pytorch_has_for_it(graphs: list[fx.Gra
 def test_what_positions_decide_is_a_constant(graphs: list[fx.GraphModule], score: str, mask: str) -> None:
     function = flex(score, mask, return_lse=True)
     with torch.no_grad():
-        close(compiled(function)(*operands()), function(*operands()))
+        close(compiled(function)(*operands()), eager(function, *operands()))
     left = {str(target) for target in called(graphs[0])} & {"aten.arange.default", "aten.ge.Tensor", "aten._safe_softmax.default"}
     assert left <= ({"aten.arange.default"} if score == "integers" else set())
 
