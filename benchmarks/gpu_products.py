@@ -3,7 +3,8 @@
     python benchmarks/gpu_products.py --output benchmarks/results/gpu-products.json
 
 For every number of rows the best muGraph whose kernels are our own is built as the device is described, and in variants that
-lack one thing: `no bands`, blocks run as the grid is numbered; `no lag`, threads wait for the products of a panel before the
+lack one thing: `no bands`, blocks run as the grid is numbered; `no producer`, threads meet before each panel and one of them
+copies; `no lag`, threads wait for the products of a panel before the
 next one; `no parts`, warps without a task are idle; `no boxes`, threads copy panels, and groups have the left factor in
 registers; `no groups`, warps multiply. Beside products, RMSNorm with a linear layer at 1 to 16 rows. A variant that prints the
 same as an earlier one is left out. With a GPU, all are compared with float64 and timed in turn with PyTorch's own kernels, the
@@ -89,7 +90,8 @@ def variants(target: str) -> dict[str, Cuda]:
     return {
         "as described": described,
         "no bands": replace(described, cache_bytes=0),
-        "no lag": replace(changed, change=without_lag),
+        "no producer": replace(described, engines=replace(described.engines, producer_warps=False)),
+        "no lag": replace(changed, engines=replace(described.engines, producer_warps=False), change=without_lag),
         "no parts": replace(changed, change=without_parts),
         "no boxes": replace(described, engines=replace(described.engines, tensor_maps=False)),
         "no groups": replace(described, engines=replace(described.engines, warp_group_rows=0)),

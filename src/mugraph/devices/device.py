@@ -27,6 +27,8 @@ class Engines:
     tensor_maps: bool = False
     """Whether boxes of tensors, which tensor maps describe, may go to shared memory by one instruction each (NVIDIA: sm_90 on);
     kernels take them where that needs fewer issue slots."""
+    producer_warps: bool = False
+    """Whether a warp beside a block's threads copies for rings that units alone read, so that those threads need not meet."""
 
 
 NO_ENGINES = Engines()

@@ -21,6 +21,7 @@ from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places, row_elemen
 from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.order import first_conflict
 from mugraph.lower.parts_of_panels import can_take_parts
+from mugraph.lower.producer_warps import can_have_producer
 from mugraph.lower.scalar_expressions import Source, subexpressions
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tensor_maps import box_copies
@@ -260,7 +261,8 @@ def _panels_fit(kernel: Kernel, product: Matmul, panels: Panels) -> bool:
     if panels.parts > 1 and not (product in kernel.body and can_take_parts(kernel, product, panels.parts)):
         return False
     lag = kernel.ring.lag == 0 or (kernel.ring.lag == 1 and left_in_slot(product))
-    return kernel.ring.ahead > 0 and lag and apart and all(part.stop <= kernel.ring.slot for part in used)
+    ahead = kernel.ring.stages > 1 + kernel.ring.lag and (not kernel.ring.producer or can_have_producer(kernel))
+    return ahead and lag and apart and all(part.stop <= kernel.ring.slot for part in used)
 
 
 def _is_panel(place: Tile, shape: Shape, in_blocks: bool) -> bool:

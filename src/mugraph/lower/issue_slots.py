@@ -21,7 +21,8 @@ THREAD_WAIT = 4
 COUNTED_WAIT = 8
 """The same where a barrier in shared memory counts bytes: its address and phase, the wait and its loop, the barrier."""
 
-
+PANEL_LEFT = 8
+"""Of every warp for a panel where a warp beside them copies: telling it that a slot has been left."""
 GROUP_WAIT = 2
 """Of every warp for a panel whose bytes are counted where threads stage inputs: closing the group and waiting for it."""
 
@@ -39,8 +40,9 @@ def copy_slots(kernel: Kernel) -> int:
         for product in part:
             if isinstance(product, Matmul) and product.panels is not None:
                 panels = times * (product.left.shape[-1] // product.panels.depth)
-                waits = COUNTED_WAIT + (GROUP_WAIT if kernel.staged else 0)
-                by_engine = warps * waits + PANEL_OF_ONE + _issued(kernel, product, product.panels)
+                waits = COUNTED_WAIT + (GROUP_WAIT if kernel.staged else 0) + (PANEL_LEFT if ring.producer else 0)
+                own_waits = COUNTED_WAIT if ring.producer else 0
+                by_engine = warps * waits + own_waits + PANEL_OF_ONE + _issued(kernel, product, product.panels)
                 by_threads = warps * THREAD_WAIT + THREAD_COPY * _warp_copies(product, product.panels)
                 slots += panels * (by_engine if ring.bulk else by_threads)
     return slots

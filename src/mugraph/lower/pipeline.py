@@ -21,6 +21,7 @@ from mugraph.lower.narrowing import with_narrow_factors, with_private_sums
 from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
 from mugraph.lower.parts_of_panels import with_parts
+from mugraph.lower.producer_warps import with_producer
 from mugraph.lower.register_sums import with_epilogues, with_register_sums
 from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
@@ -240,6 +241,15 @@ def _with_barriers(kernel: Kernel, block: Block) -> Kernel:
     return with_barriers(kernel) if block.passes.order else replace(kernel, barriers=frozenset(range(len(kernel.statements))))
 
 
+def _with_producer(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with a warp that copies, where its barriers find room and no thread needs to meet another then either."""
+    if not block.engines.producer_warps:
+        return kernel
+    producing = _placed(with_producer(kernel), block.passes)
+    fits = producing.shared_bytes <= _room(kernel, block)
+    return producing if fits and _with_barriers(producing, block) == producing else kernel
+
+
 def _placed(kernel: Kernel, passes: Passes) -> Kernel:
     """The kernel with an offset for each shared buffer; what copies arrive in is alive from the first statement to the last.
 
@@ -295,6 +305,7 @@ _PLACING = (
     Pass("parts", lambda kernel, block: with_parts(kernel)),
     Pass("barriers", _with_barriers),
     Pass("early-inputs", _with_early_inputs),
+    Pass("producer", _with_producer),
 )
 """Everything gets its place: layouts, the ring and staged inputs where they fit, barriers."""
 

@@ -95,6 +95,11 @@ def panels_of(statements: Sequence[Statement]) -> int:
     return sum(product.left.shape[-1] // product.panels.depth for product in products if product.panels is not None)
 
 
+def panels_of_kernel(kernel: Kernel) -> int:
+    """Panels that pass through the ring in all."""
+    return panels_of(kernel.before) + panels_of_iteration(kernel) * kernel.loop + panels_of(kernel.after)
+
+
 def slots(kernel: Kernel) -> int:
     """Slots for each staged input: one without a ring."""
     if kernel.ring is None:

@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mugraph.devices.products import WARP
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape, Value
 from mugraph.lower.phases import Phase
@@ -29,7 +30,7 @@ Place = TypeVar("Place", int, NDArray[np.int64])
 """An element's place in a buffer, or an array of them."""
 
 MBARRIER_BYTES = 8
-"""Bytes of a barrier that counts the bytes of bulk copies."""
+"""Bytes of a barrier in shared memory that counts threads and the bytes of bulk copies."""
 
 
 class Memory(StrEnum):
@@ -330,7 +331,9 @@ class Ring:
 
     The copies into one slot are issued while the `ahead` panels before it wait or are being used. With `bulk`, the
     engine for bulk copies makes them, by rows or boxes, and behind the slots lies a barrier for each, which counts its bytes.
-    Products of the `lag` panels before the one in use may still read their slots (`warp_groups.py`).
+    Products of the `lag` panels before the one in use may still read their slots (`warp_groups.py`). With a `producer`, a warp
+    beside the block's threads issues the copies, and slots have a second barrier each, which counts the warps that have done
+    with their panel (`producer_warps.py`).
     """
 
     buffer: str
@@ -338,15 +341,21 @@ class Ring:
     slot: int
     bulk: bool = False
     lag: int = 0
+    producer: bool = False
 
     @property
     def ahead(self) -> int:
         """Panels whose copies are issued before the first one is used."""
-        return self.stages - 1 - self.lag
+        return self.stages if self.producer else self.stages - 1 - self.lag
+
+    @property
+    def barriers(self) -> int:
+        """Barriers in shared memory, behind the slots."""
+        return self.stages * (self.bulk + self.producer)
 
     def bytes(self, dtype: DType) -> int:
         """Bytes of slots for elements of `dtype` and of their barriers."""
-        return self.stages * (self.slot * dtype.bytes + (MBARRIER_BYTES if self.bulk else 0))
+        return self.stages * self.slot * dtype.bytes + self.barriers * MBARRIER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,6 +509,11 @@ class Kernel:
         parts = [self.before, self.body, self.after]
         parts[phase] = statements
         return replace(self, before=parts[0], body=parts[1], after=parts[2])
+
+    @property
+    def launched_threads(self) -> int:
+        """Threads that a block is launched with: those that share its statements, and the warp that copies for them if any."""
+        return self.threads + (WARP if self.ring is not None and self.ring.producer else 0)
 
     @property
     def shared_bytes(self) -> int:

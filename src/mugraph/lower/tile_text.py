@@ -91,7 +91,8 @@ def _lines(kernel: Kernel) -> Iterator[str]:
     if kernel.ring is not None:
         bulk = " bulk" if kernel.ring.bulk else ""
         lag = f" lag({kernel.ring.lag})" if kernel.ring.lag else ""
-        yield f"ring {kernel.ring.buffer} stages({kernel.ring.stages}) slot({kernel.ring.slot}){bulk}{lag}"
+        producer = " producer" if kernel.ring.producer else ""
+        yield f"ring {kernel.ring.buffer} stages({kernel.ring.stages}) slot({kernel.ring.slot}){bulk}{lag}{producer}"
     for staged in kernel.staged:
         yield f"staged {staged.buffer} = {_tile(staged.source)}"
     for load in kernel.loads:
@@ -312,7 +313,7 @@ class _Parser(Cursor):
     def _ring(self) -> Ring:
         buffer = self.expect("name", "a buffer").text
         stages, slot = self._extent("stages"), self._extent("slot")
-        return Ring(buffer, stages, slot, self.accept("bulk"), self._extent("lag", 0))
+        return Ring(buffer, stages, slot, self.accept("bulk"), self._extent("lag", 0), self.accept("producer"))
 
     def _tile(self) -> Tile:
         return self._window(self.expect("name", "a buffer").text)

@@ -111,6 +111,7 @@ _REMOVED = (
     ("wait", r"mbarrier_wait\([^;]*\);", ""),
     ("wait", r"wgmma_wait<\d+>\(\);", ""),
     ("wait", r"wgmma_wait<1>", "wgmma_wait<2>"),
+    ("count", r"mbarrier_init\(left \+ stage, (\d+)\)", "mbarrier_init(left + stage, 1)"),
     ("fence", r"(?:proxy|wgmma)_fence\(\);", ""),
     ("count", r"mbarrier_arrive_expect\(count, (\d+)\)", r"mbarrier_arrive_expect(count, \1 - 16)"),
     ("mask", r"if \(m < \d+ && n < \d+\)", ""),

@@ -63,6 +63,7 @@ FEATURES: Mapping[str, Callable[[Kernel], bool]] = {
     "tensor maps": lambda kernel: bool(tensor_maps(kernel)),
     "warp groups": uses_warp_groups,
     "lag": lambda kernel: kernel.ring is not None and kernel.ring.lag > 0,
+    "producer warp": lambda kernel: kernel.ring is not None and kernel.ring.producer,
     "swizzle": lambda kernel: any(tile.swizzle is not None for tile in _tiles(kernel)),
     "sums in registers": lambda kernel: any(buffer.memory is Memory.REGISTERS for buffer in kernel.buffers),
     "matrix units": lambda kernel: any(isinstance(s, Matmul) and on_matrix_units(s) for s in kernel.statements),

@@ -2,7 +2,8 @@
 
 Panels are numbered in the order of their use. Before panel t is used, its copies are waited for, all threads meet, and the
 copies of panel t + stages - 1 are issued into the slot that panel t - 1 has left. In a ring that lags by one, products of panel
-t - 1 may still run then, and panel t + stages - 2 takes the slot of panel t - 2.
+t - 1 may still run then, and panel t + stages - 2 takes the slot of panel t - 2. Where a warp beside the block's threads issues
+the copies, these meet no more: warps tell it through a barrier in shared memory when they have done with a panel.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from mugraph.devices.copies import COPY_BYTES
+from mugraph.devices.products import WARP
 from mugraph.lower.bulk_copies import places, row_elements
-from mugraph.lower.staging import panels_of, panels_of_iteration
+from mugraph.lower.staging import panels_of, panels_of_iteration, panels_of_kernel
 from mugraph.lower.tensor_maps import box_copies, tensor_maps
-from mugraph.lower.tile_form import Kernel, Matmul, Panels, Statement, Tile
+from mugraph.lower.tile_form import Kernel, Matmul, Panels, Ring, Statement, Tile
 from mugraph.lower.tiles import row_major
 from mugraph.lower.warp_groups import blocked, uses_warp_groups
 from mugraph.targets.c_text import index_terms, scaled, sum_of
@@ -42,7 +44,9 @@ def write_ring(text: KernelText) -> None:
         if text.kernel.staged:
             _write_first_iteration(text)
         return
-    if ring.bulk:
+    if ring.producer:
+        _write_producer_ring(text)
+    elif ring.bulk:
         _write_bulk_ring(text)
     else:
         _write_thread_ring(text)
@@ -156,10 +160,7 @@ def _write_bulk_ring(text: KernelText) -> None:
     ring, staged = text.kernel.ring, text.kernel.staged
     assert ring is not None
     _write_staging(text)
-    text.line(f"mbarrier_t *const arrived = (mbarrier_t *)({ring.buffer} + {ring.stages * ring.slot});")
-    with text.block("const auto fetch = [&](int panel)", end=";"):
-        text.line(f"mbarrier_t *const count = arrived + panel % {ring.stages};")
-        _write_fetch(text, _write_bulk_copies)
+    _write_counted_fetch(text, ring)
     _declare_slot(text)
     with text.block("const auto next_panel = [&]()", end=";"):
         if staged:
@@ -170,8 +171,7 @@ def _write_bulk_ring(text: KernelText) -> None:
         if staged:
             text.line(f"stage(used + {ring.ahead});")
             text.line("cp_async_commit();")
-        text.line(f"mbarrier_wait(arrived + used % {ring.stages}, used / {ring.stages} % 2);")
-        text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
+        _write_counted_wait(text, ring)
     with text.block(_ISSUER):
         text.line(f"for (int stage = 0; stage < {ring.stages}; ++stage)")
         text.line("    mbarrier_init(arrived + stage, 1);")
@@ -182,6 +182,50 @@ def _write_bulk_ring(text: KernelText) -> None:
         with text.block(f"for (int panel = 0; panel < {ring.ahead}; ++panel)"):
             text.line("stage(panel);")
             text.line("cp_async_commit();")
+
+
+def _write_counted_fetch(text: KernelText, ring: Ring) -> None:
+    """Declare `fetch`, by which one thread issues the copies of a panel that its slot's barrier counts."""
+    text.line(f"mbarrier_t *const arrived = (mbarrier_t *)({ring.buffer} + {ring.stages * ring.slot});")
+    with text.block("const auto fetch = [&](int panel)", end=";"):
+        text.line(f"mbarrier_t *const count = arrived + panel % {ring.stages};")
+        _write_fetch(text, _write_bulk_copies)
+
+
+def _write_counted_wait(text: KernelText, ring: Ring) -> None:
+    """Wait until the bytes of the next panel have been counted, and go on to its slot."""
+    text.line(f"mbarrier_wait(arrived + used % {ring.stages}, used / {ring.stages} % 2);")
+    text.line(f"slot = {ring.buffer} + used++ % {ring.stages} * {ring.slot};")
+
+
+def _write_producer_ring(text: KernelText) -> None:
+    """One thread of the warp behind the block's own issues the copies of all panels, and this warp does nothing else.
+
+    Before it fills a slot again it waits until every other warp has left it. Phase n of both barriers of a slot is that of its
+    n-th panel; to wait for the phase before the first one is to go on at once.
+    """
+    kernel, ring = text.kernel, text.kernel.ring
+    assert ring is not None
+    warps, panels = kernel.threads // WARP, panels_of_kernel(kernel)
+    _write_counted_fetch(text, ring)
+    text.line(f"mbarrier_t *const left = arrived + {ring.stages};")
+    with text.block("if (thread == 0)"):
+        with text.block(f"for (int stage = 0; stage < {ring.stages}; ++stage)"):
+            text.line("mbarrier_init(arrived + stage, 1);")
+            text.line(f"mbarrier_init(left + stage, {warps});")
+        text.line("proxy_fence();")
+    text.line("__syncthreads();")
+    with text.block(f"if (warp == {warps})"):
+        with text.block("if (elected())"), text.block(f"for (int panel = 0; panel < {panels}; ++panel)"):
+            text.line(f"mbarrier_wait(left + panel % {ring.stages}, (panel / {ring.stages} + 1) % 2);")
+            text.line("fetch(panel);")
+        text.line("return;")
+    _declare_slot(text)
+    with text.block("const auto next_panel = [&]()", end=";"):
+        _write_counted_wait(text, ring)
+    with text.block("const auto leave_panel = [&](int panel)", end=";"):
+        text.line("if (panel >= 0 && elected())")
+        text.line(f"    mbarrier_arrive(left + panel % {ring.stages});")
 
 
 def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> None:

@@ -131,4 +131,4 @@ def launch_shape(kernel: Kernel) -> LaunchShape:
         blocks *= count
     names = (*kernel.inputs, *kernel.outputs)
     maps = tuple((names.index(matrix.buffer), matrix) for matrix in tensor_maps(kernel))
-    return LaunchShape((blocks,), kernel.threads, kernel.shared_bytes, maps)
+    return LaunchShape((blocks,), kernel.launched_threads, kernel.shared_bytes, maps)

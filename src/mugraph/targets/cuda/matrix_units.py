@@ -235,7 +235,7 @@ class _Work:
     def multiply_in_slot(self, sum_: str, left: Tile, right: Tile, depth: int) -> None:
         """Add the products of a panel as a group of warps that reads both factors in the slot.
 
-        Where the ring lags, those of the panel before are waited for alone.
+        Where the ring lags, those of the panel before are waited for alone. The panel that has been multiplied is left.
         """
         text = self.text
         assert text.kernel.ring is not None
@@ -247,6 +247,8 @@ class _Work:
             text.line(f"{self.group_product(right)}({sum_}[0], {rows}, {self.shared_matrix('b_panel', 'n0', right)});")
         text.line("wgmma_commit();")
         _write_wait(text, [sum_], text.kernel.ring.lag)
+        if text.kernel.ring.producer:
+            text.line(f"leave_panel(used - {1 + text.kernel.ring.lag});")
 
     def group_product(self, right: Tile) -> str:
         """The function that a group multiplies 16 values of k by."""

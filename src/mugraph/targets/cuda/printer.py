@@ -39,7 +39,8 @@ def _print_kernel(kernel: Kernel) -> str:
     _require_printable(kernel)
     text = KernelText(kernel)
     with text.block(
-        f'extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.resident}) {kernel.name}({_parameters(kernel)})'
+        f'extern "C" __global__ void __launch_bounds__({kernel.launched_threads}, {kernel.resident}) '
+        f"{kernel.name}({_parameters(kernel)})"
     ):
         text.line("const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;")
         _print_coordinates(text)

@@ -21,7 +21,7 @@ def kernel_resources(machine: Cuda, launches: Sequence[Launch], sources: Mapping
             kernel.name,
             kernel.grid,
             kernel.loop,
-            kernel.threads,
+            kernel.launched_threads,
             resources[kernel.name].registers,
             kernel.shared_bytes,
             resources[kernel.name].spill_bytes,

@@ -87,13 +87,16 @@ template <int PENDING> INLINE void cp_async_wait();
    A barrier passes phases 0, 1, 2, ...; one is over when `arrivals` arrivals and as many bytes as they expected have been
    counted. Bytes may be counted before they are expected. mbarrier_wait returns once the phase in progress has another parity
    than `parity`, that is, at once for the parity of the phase before: the data of the phases that are over is there for the
-   thread that waited, and for others after a barrier behind its wait. Arrivals and waits order nothing else.
+   thread that waited, and for others after a barrier behind its wait.
+   mbarrier_arrive expects no bytes. Who has waited for a phase knows what was known to those whose arrivals it counts: which
+   phases of barriers are over, and which products of warp groups (below) are done. Arrivals and waits order nothing else.
    bulk_copy copies `bytes` from device to shared memory, all three multiples of 16.
    The engine, and with it every barrier it counts for, sees what a thread has written in shared memory only if that thread
    passed a proxy_fence() since. A copy must have been waited for when its block ends. */
 struct mbarrier_t { unsigned long long state; };
 struct alignas(64) tensor_map_t { unsigned long long opaque[16]; };
 INLINE void mbarrier_init(mbarrier_t *barrier, int arrivals);
+INLINE void mbarrier_arrive(mbarrier_t *barrier);
 INLINE void mbarrier_arrive_expect(mbarrier_t *barrier, int bytes);
 INLINE void mbarrier_wait(mbarrier_t *barrier, int parity);
 INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *barrier);

@@ -6,6 +6,7 @@
 
 #include "fibers.h"
 #include "findings.h"
+#include "wgmma.h"
 
 struct Coordinates { unsigned x, y, z; };
 Coordinates threadIdx, blockIdx, blockDim, gridDim;
@@ -100,6 +101,7 @@ void open_barrier()
 {
     at_barrier = 0;
     ++epoch;
+    share_done(threads);
     for (int waiting = 0; waiting < threads; ++waiting)
         if (states[waiting] == State::at_barrier)
             states[waiting] = State::ready;

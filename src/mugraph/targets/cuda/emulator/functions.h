@@ -77,6 +77,7 @@ INLINE void cp_async_commit() { emulated_cp_async_commit(); }
 template <int PENDING> INLINE void cp_async_wait() { emulated_cp_async_wait(PENDING); }
 
 INLINE void mbarrier_init(mbarrier_t *barrier, int arrivals) { emulated_mbarrier_init(barrier, arrivals); }
+INLINE void mbarrier_arrive(mbarrier_t *barrier) { emulated_mbarrier_arrive_expect(barrier, 0); }
 INLINE void mbarrier_arrive_expect(mbarrier_t *barrier, int bytes) { emulated_mbarrier_arrive_expect(barrier, bytes); }
 INLINE void mbarrier_wait(mbarrier_t *barrier, int parity) { emulated_mbarrier_wait(barrier, parity); }
 INLINE void bulk_copy(void *shared, const void *from, int bytes, mbarrier_t *barrier)

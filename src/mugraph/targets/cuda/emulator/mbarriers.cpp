@@ -11,6 +11,7 @@
 #include "findings.h"
 #include "memory.h"
 #include "units.h"
+#include "wgmma.h"
 
 namespace emulation {
 namespace {
@@ -28,6 +29,12 @@ struct BulkCopy {
     std::vector<unsigned char> data;
 };
 
+/* Which phases of each barrier are over, and which products are done. */
+struct Knowledge {
+    std::vector<std::uint32_t> phases;
+    Done done{};
+};
+
 struct Barrier {
     const void *address;
     int number, arrivals, pending, copier;
@@ -35,6 +42,7 @@ struct Barrier {
     std::uint32_t phase;
     std::vector<BulkCopy> copies;
     std::vector<std::uint32_t> waited; /* phases that each thread knows to be over */
+    Knowledge arrived, told; /* what the arrivals so far knew, and of that what those knew that phases counted which are over */
 };
 std::deque<Barrier> barriers;
 
@@ -44,7 +52,29 @@ void advance(Barrier &barrier)
         return;
     ++barrier.phase;
     barrier.pending = barrier.arrivals;
+    barrier.told = barrier.arrived;
     announce_progress();
+}
+
+/* The barrier counts the calling thread's arrival, and keeps what it knows. */
+void arrive(Barrier &barrier)
+{
+    std::vector<std::uint32_t> &phases = barrier.arrived.phases;
+    phases.resize(barriers.size());
+    for (std::size_t each = 0; each < phases.size(); ++each)
+        phases[each] = std::max(phases[each], barriers[each].waited[thread]);
+    for (std::size_t warp = 0; warp < barrier.arrived.done.size(); ++warp)
+        barrier.arrived.done[warp] = std::max(barrier.arrived.done[warp], known_done()[warp]);
+    --barrier.pending;
+}
+
+/* The calling thread has waited for the phases of a barrier that are over. */
+void learn_from(Barrier &barrier)
+{
+    barrier.waited[thread] = barrier.phase;
+    for (std::size_t each = 0; each < barrier.told.phases.size(); ++each)
+        barriers[each].waited[thread] = std::max(barriers[each].waited[thread], barrier.told.phases[each]);
+    learn_done(barrier.told.done);
 }
 
 /* The barrier at an address that some thread has set up, which the calling thread must be able to know. */
@@ -134,14 +164,14 @@ void emulated_mbarrier_init(void *address, int arrivals)
     if (barriers.size() == kMaxBarriers)
         abandon_block();
     const int number = static_cast<int>(barriers.size());
-    barriers.push_back({address, number, arrivals, arrivals, -1, 0, 0, {}, std::vector<std::uint32_t>(kMaxThreads)});
+    barriers.push_back({address, number, arrivals, arrivals, -1, 0, 0, {}, std::vector<std::uint32_t>(kMaxThreads), {}, {}});
 }
 
 void emulated_mbarrier_arrive_expect(void *address, int bytes)
 {
     Barrier &barrier = barrier_at(address, __builtin_return_address(0));
     barrier.bytes += bytes;
-    --barrier.pending;
+    arrive(barrier);
     advance(barrier);
     announce_progress();
 }
@@ -154,7 +184,7 @@ void emulated_mbarrier_wait(void *address, int parity)
         if (static_cast<int>(barrier.phase % 2) == parity)
             wait_for_progress();
     }
-    barrier.waited[thread] = barrier.phase;
+    learn_from(barrier);
 }
 
 void emulated_bulk_copy(void *shared, const void *from, int bytes, void *address)

@@ -231,7 +231,10 @@ void report(Kind kind, const void *address, std::uint32_t bytes, std::int32_t pl
     findings[found++] = {kind, place, thread, other, block, size, epoch - first_epoch, offset, 1, where};
 }
 
-void read(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site)
+namespace {
+
+/* What is read must be there for the calling thread. */
+Span require_written(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site)
 {
     const Span span = cells_of(address, bytes, alignment, site, false);
     bool told = false;
@@ -248,8 +251,17 @@ void read(const void *address, std::uint32_t bytes, std::uint32_t alignment, con
             tell(Kind::in_flight, writer_of(before));
         else if (concurrent(before, span.place))
             tell(by_unit(before) ? Kind::in_flight : Kind::race, writer_of(before));
-        remember_read(*cell, this_access(false));
     }
+    return span;
+}
+
+} // namespace
+
+void read(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site)
+{
+    const Span span = require_written(address, bytes, alignment, site);
+    for (Cell *cell = span.first; cell != span.last; ++cell)
+        remember_read(*cell, this_access(false));
 }
 
 void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, const void *site, bool flight)
@@ -261,11 +273,17 @@ void write(const void *address, std::uint32_t bytes, std::uint32_t alignment, co
             report(kind, address, bytes, span.place, writer_of(earlier), site);
         told = true;
     };
+    const auto tell_of_product = [&](Standing standing, std::uint32_t product) {
+        if (!told)
+            report(standing == Standing::pending ? Kind::in_flight : Kind::race, address, bytes, span.place, reader_of(product), site);
+        told = true;
+    };
     for (Cell *cell = span.first; cell != span.last; ++cell) {
         if (cell->write.flight && happened(cell->write, span.place))
             tell(Kind::in_flight, cell->write);
-        if (cell->pending != 0 && is_pending(cell->pending))
-            tell(Kind::in_flight, cell->reads[0]);
+        for (const std::uint32_t product : cell->products)
+            if (const Standing standing = standing_of(product); standing != Standing::known)
+                tell_of_product(standing, product);
         for (const Access &earlier : {cell->write, cell->reads[0], cell->reads[1], cell->other_warp})
             if (concurrent(earlier, span.place))
                 tell(Kind::race, earlier);
@@ -305,14 +323,9 @@ void read_by_unit(const void *address, std::uint32_t bytes, std::uint32_t produc
 {
     require_fences(address, bytes, site);
     const bool counted = std::exchange(counting, false); /* units read whole rows, one a turn */
-    read(address, bytes, bytes, site);
+    require_written(address, bytes, bytes, site);
     counting = counted;
-    for_each_cell(address, bytes, [&](Cell &cell) { cell.pending = product; });
-}
-
-void done_by_unit(const void *address, std::uint32_t bytes)
-{
-    for_each_cell(address, bytes, [](Cell &cell) { remember_read(cell, this_access(false)); });
+    for_each_cell(address, bytes, [&](Cell &cell) { cell.products[thread / kGroup % kProductsTold] = product; });
 }
 
 void fence_writes() { ++fences[thread]; }

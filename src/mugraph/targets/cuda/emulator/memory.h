@@ -14,6 +14,9 @@ constexpr std::size_t kMaxShared = 1 << 20; /* more than any GPU has: buffers ma
 /* Bytes before and after each piece of memory where an access is known to have missed it. */
 constexpr std::size_t kGuard = 1 << 16;
 
+/* Products that a cell tells apart. */
+constexpr int kProductsTold = 2;
+
 /* One access: by which thread, in which epochs. `flight`: an asynchronous copy that has not landed. What a bulk copy has
    written carries kMaxThreads plus its barrier's number for a thread, and the barrier's phase for a warp's epoch. */
 struct Access {
@@ -22,10 +25,10 @@ struct Access {
 
 /* The history of `cell_bytes` bytes: the last write, and readers since. Of the readers the last two of one warp are kept, and one
    of another warp: if any reader conflicts with a later write, one of these three does. `fences`: the proxy fences that the
-   writer had passed. `pending`: the last product that a unit may still read it for. */
+   writer had passed. `products`: the last ones that a unit reads it for, of warp groups with even and with odd numbers. */
 struct Cell {
     Access write, reads[2], other_warp;
-    std::uint32_t fences, pending;
+    std::uint32_t fences, products[kProductsTold];
 };
 
 /* log2 of the bytes of a cell: 0 where an operand has elements of one byte, else 1. */
@@ -94,10 +97,8 @@ void require_fences(const void *address, std::uint32_t bytes, const void *site);
 /* The barrier of that number has counted a bulk copy in that phase: who has waited for the phase may touch it. */
 void land_counted(const void *address, std::uint32_t bytes, int barrier, std::uint32_t phase);
 
-/* A unit reads shared memory for the product of that number, some time until it is done. */
+/* A unit reads shared memory for the product of that number, of the calling thread's warp group, some time until it is done. */
 void read_by_unit(const void *address, std::uint32_t bytes, std::uint32_t product, const void *site);
-/* It has been read, and the calling thread knows. */
-void done_by_unit(const void *address, std::uint32_t bytes);
 
 /* The calling thread's writes so far may be touched by units beside the threads. */
 void fence_writes();

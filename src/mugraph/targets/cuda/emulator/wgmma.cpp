@@ -1,5 +1,6 @@
 #include "wgmma.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
@@ -44,7 +45,15 @@ struct Group {
     std::map<const void *, std::vector<float>> held; /* what registers hold that products will add to */
 };
 Group groups[kMaxThreads / kGroup];
-std::uint32_t last_product;
+std::uint32_t last_product, first_product; /* of all blocks, and of this one */
+std::map<std::uint32_t, int> group_of; /* of each product of the block */
+Done done[kMaxThreads]; /* what each thread knows */
+
+void learn(Done &known, const Done &more)
+{
+    for (std::size_t warp = 0; warp < known.size(); ++warp)
+        known[warp] = std::max(known[warp], more[warp]);
+}
 
 /* Where element (k, n) of a right factor lies, or (k, m) of a left one, as the bits of its descriptor say. */
 const unsigned char *element_at(std::uint64_t bits, bool columns_first, int k, int n)
@@ -141,6 +150,7 @@ void issue(void *const *threads)
 {
     Group &group = own();
     Product product{++last_product, group.batches, *static_cast<const Operands *>(threads[0]), {}, {}};
+    group_of[product.number] = thread / kGroup;
     if (!group.fenced)
         report(Kind::registers, nullptr, 0, kNowhere, -1, product.common.site);
     for (int each = 0; each < kGroup; ++each) {
@@ -187,7 +197,10 @@ void finish(void *const *threads)
         const Product product = group.products.front();
         multiply(group, product);
         group.products.pop_front();
-        for_each_chunk(product.common, [](const void *chunk) { done_by_unit(chunk, kChunk); });
+        for (int each = 0; each < kGroup; ++each) {
+            const int waiting = thread / kGroup * kGroup + each;
+            done[waiting][waiting / kLanes] = product.number;
+        }
     }
     give_back(group);
     group.fenced = false;
@@ -198,19 +211,44 @@ void commit(void *const *) { ++own().batches; }
 
 } // namespace
 
-bool is_pending(std::uint32_t number)
+int reader_of(std::uint32_t number) { return group_of.at(number) * kGroup; }
+
+Standing standing_of(std::uint32_t number)
 {
-    for (const Group &group : groups)
-        for (const Product &product : group.products)
-            if (product.number == number)
-                return true;
-    return false;
+    if (number <= first_product)
+        return Standing::known;
+    const int group = group_of.at(number);
+    const std::deque<Product> &products = groups[group].products;
+    if (!products.empty() && products.front().number <= number)
+        return Standing::pending;
+    for (int warp = group * kGroup / kLanes; warp < (group + 1) * kGroup / kLanes; ++warp)
+        if (done[thread][warp] < number)
+            return Standing::untold;
+    return Standing::known;
+}
+
+const Done &known_done() { return done[thread]; }
+
+void learn_done(const Done &more) { learn(done[thread], more); }
+
+void share_done(int threads)
+{
+    if (last_product == first_product)
+        return;
+    Done all{};
+    for (int each = 0; each < threads; ++each)
+        learn(all, done[each]);
+    std::fill_n(done, threads, all);
 }
 
 void forget_products()
 {
     for (Group &group : groups)
         group = {};
+    if (last_product != first_product)
+        std::fill_n(done, kMaxThreads, Done{});
+    group_of.clear();
+    first_product = last_product;
 }
 
 } // namespace emulation
