@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ _SIZES = (2, 4, 8, 16, 32)
 """Of bands that are tried."""
 _TURNS = 64
 """Times that the multiprocessors take new blocks which are looked at: what follows is more of the same."""
+_SPARSE = 16
+"""Numbers of places for each block that are looked at, with more of which places are numbered anew."""
 
 
 def in_order(grid: Sequence[int], bands: Bands | None, most: int | None = None) -> Numbers:
@@ -80,7 +82,7 @@ class Part:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sharing:
     """What the blocks of a grid read, so many `at_once`, through a cache of `cache_bytes`."""
 
@@ -106,33 +108,54 @@ class Sharing:
         """Bytes that the cache lacks when a block reads them.
 
         What was read longest ago leaves it first. Blocks that run at once go through their parts side by side, so what they read
-        leaves together, and all of it where there is no room for it at once.
+        leaves together, and all of it where there is no room for it at once: what is held was last read in some turn or later.
         """
         places = in_order(self.grid, bands, _TURNS * self.at_once)
-        wanted = [np.ravel_multi_index(tuple(places[:, part.dims].T), self._extents(part)) for part in self.parts]
-        cached: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """Parts and their places, with the turn in which they were last read."""
-        moved = held = 0
-        for turn in range(0, len(places), self.at_once):
-            for number, (part, of_blocks) in enumerate(zip(self.parts, wanted, strict=True)):
-                for place in np.unique(of_blocks[turn : turn + self.at_once]).tolist():
-                    if cached.pop((number, place), None) is None:
-                        moved, held = moved + part.bytes, held + part.bytes
-                    cached[number, place] = turn
-            while held > self.cache_bytes:
-                held -= self._forget(cached)
+        turns = -(-len(places) // self.at_once)
+        wanted = [_numbered(np.ravel_multi_index(tuple(places[:, dims].T), self._extents(dims))) for dims in self._together]
+        last = [np.full(int(numbers.max()) + 1, -1) for numbers in wanted]
+        """The turn in which each place of a part was last read."""
+        held = np.zeros(turns, np.int64)
+        """Bytes that were last read in each turn."""
+        moved = oldest = 0
+        for turn in range(turns):
+            for numbers, seen, size in zip(wanted, last, self._together.values(), strict=True):
+                read = _distinct(numbers[turn * self.at_once : (turn + 1) * self.at_once], seen)
+                before = seen[read]
+                cached = before[before >= oldest]
+                moved += (len(read) - len(cached)) * size
+                held -= size * np.bincount(cached, minlength=turns)
+                held[turn] += size * len(read)
+                seen[read] = turn
+            while held[oldest : turn + 1].sum() > self.cache_bytes:
+                oldest += 1
         return moved
 
-    def _forget(self, cached: OrderedDict[tuple[int, int], int]) -> int:
-        """Bytes of what was last read in the turn longest ago, which leaves the cache."""
-        turn = next(iter(cached.values()))
-        left = [number for number, _ in itertools.takewhile(lambda key: cached[key] == turn, cached)]
-        for _ in left:
-            cached.popitem(last=False)
-        return sum(self.parts[number].bytes for number in left)
+    @cached_property
+    def _together(self) -> dict[tuple[int, ...], int]:
+        """Bytes that blocks read at a place along some dimensions, of all parts there: they are read, and forgotten, together."""
+        return {
+            dims: sum(part.bytes for part in self.parts if part.dims == dims) for dims in sorted({p.dims for p in self.parts})
+        }
 
-    def _extents(self, part: Part) -> tuple[int, ...]:
-        return tuple(self.grid[dim] for dim in part.dims)
+    def _extents(self, dims: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.grid[dim] for dim in dims)
+
+
+def _numbered(places: Numbers) -> Numbers:
+    """The same places by numbers that are no larger than there are blocks, but for a factor."""
+    if int(places.max()) < _SPARSE * len(places):
+        return places
+    return np.unique(places, return_inverse=True)[1]
+
+
+def _distinct(numbers: Numbers, scratch: Numbers) -> Numbers:
+    """Each number once; `scratch` has an element for every number, and is as it was afterwards."""
+    kept = scratch[numbers]
+    scratch[numbers] = np.arange(len(numbers))
+    once = numbers[scratch[numbers] == np.arange(len(numbers))]
+    scratch[numbers] = kept
+    return once
 
 
 def _parts(kernel: Kernel) -> Iterator[Part]:
