@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mugraph.algebra import modular
 from mugraph.algebra.fields import LARGE, FieldArithmetic, FieldPair, FieldValue, is_prime
 from mugraph.algebra.modular import Residues
 from mugraph.errors import InvalidInput, UndefinedInField
@@ -106,6 +107,18 @@ def test_matrix_products_of_the_largest_residues_do_not_overflow(arith: FieldAri
     product = arith.matmul(x, y)
     assert (product.p == inner).all()
     assert (residue_q(product) == inner).all()
+
+
+@pytest.mark.parametrize("modulus", [7, 2**31 - 1, 2**31 + 11, 2**51 - 129])
+@pytest.mark.parametrize("size", [1, 100, 5000, 70_000])
+def test_the_least_and_the_largest_residues_are_combined_exactly(size: int, modulus: int, rng: np.random.Generator) -> None:
+    edges = np.array([0, 1, modulus // 2, modulus // 2 + 1, modulus - 1])
+    x, y = rng.choice(edges, size), rng.choice(edges, size)
+    for operation in (np.add, np.subtract, np.multiply):
+        found = modular.combine(operation, x, y, np.array(modulus))
+        exact = operation(x.astype(object), y.astype(object)) % modulus
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(found, exact.astype(np.int64))
 
 
 def test_sums_keep_the_axis(arith: FieldArithmetic, rng: np.random.Generator) -> None:

@@ -70,7 +70,8 @@ def test_panels_that_boxes_bring_are_multiplied_right(name: str, rows: int) -> N
 @pytest.mark.parametrize("seed", range(20))
 def test_many_random_block_graphs(seed: int) -> None:
     dtype = (DType.FP16, DType.BF16)[seed % 2]
-    engines = Engines(bulk_row_bytes=128, warp_group_rows=1 + seed % 40, tensor_maps=seed % 4 > 1)
+    boxes = seed % 4 > 1
+    engines = Engines(bulk_row_bytes=128, warp_group_rows=1 + seed % 40, tensor_maps=boxes, producer_warps=boxes)
     on = EmulatedCuda(Cuda("sm_90", 200_000, engines=engines), seed)
     assert emulated(many_kernels(seed, 12, dtype), on, seed) < 10 * ERRORS[dtype]
     assert on.findings == []

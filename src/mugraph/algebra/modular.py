@@ -80,10 +80,17 @@ def multiply(x: Residues, y: Residues, modulus: Residues) -> Residues:
 def _wide_products(x: Residues, y: Residues, modulus: Residues) -> Residues:
     with np.errstate(over="ignore"):
         quotient = np.asarray(np.multiply(x, y, dtype=np.float64) * (1.0 / float(modulus))).astype(np.int64)
-        rest = np.asarray(x * y - quotient * modulus)
-    rest += np.where(rest < 0, modulus, 0)
-    rest -= np.where(rest >= modulus, modulus, 0)
-    return rest
+        rest = np.asarray(x * y)
+        quotient *= modulus
+        rest -= quotient
+    _take_least(rest, np.add(rest, modulus, out=quotient))
+    return _take_least(rest, np.subtract(rest, modulus, out=quotient))
+
+
+def _take_least(x: Residues, y: Residues) -> Residues:
+    """`x`, changed to those elements of `y` that are smaller where negative numbers count as larger than all others."""
+    np.minimum(x.view(np.uint64), y.view(np.uint64), out=x.view(np.uint64))
+    return x
 
 
 def total(x: Residues, axis: int, modulus: Residues) -> Residues:
@@ -106,7 +113,12 @@ def combine(operation: np.ufunc, x: Residues, y: Residues, modulus: Residues) ->
 
 
 def _combined(operation: np.ufunc, x: Residues, y: Residues, modulus: Residues) -> Residues:
-    return multiply(x, y, modulus) if operation is np.multiply else reduce(operation(x, y), modulus)
+    if operation is np.multiply:
+        return multiply(x, y, modulus)
+    result = np.asarray(operation(x, y))
+    if result.size < _SMALL:
+        return reduce(result, modulus)
+    return _take_least(result, result - modulus if operation is np.add else result + modulus)
 
 
 def blocks(shape: tuple[int, ...], most: int = _BLOCK) -> Iterator[tuple[int | slice, ...]]:
