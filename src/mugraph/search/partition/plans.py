@@ -22,6 +22,7 @@ from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier, seen_in, tiers_to
 from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.cuts import Cut, CutSpace, most_stored
+from mugraph.search.partition.library_cuts import library_cut
 from mugraph.search.partition.lower_bounds import Roofline, flops, library_seconds
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
@@ -181,7 +182,7 @@ class PlanSearch:
             yield plan
         if launches > 1:
             promising_first = self.promising_first(program, produces, found=best < math.inf)
-            for several in (*promising_first, self.plans_of_few_launches):
+            for several in (self.library_plans, *promising_first, self.plans_of_few_launches):
                 for plan in several(program, tier, launches, produces, best):
                     best = min(best, plan.seconds)
                     yield plan
@@ -214,6 +215,14 @@ class PlanSearch:
         return Library(left, right, product.reduced, (program.outputs[0][1],), program.sizes, seconds)
 
     # cuts ------------------------------------------------------------------------------------------------------------
+
+    def library_plans(
+        self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float
+    ) -> Iterator[Plan]:
+        """Plans of the program as it is written whose products a GPU's library makes, below `best` seconds."""
+        cut = None if self.kernels.device.operands_in_place else library_cut(program)
+        if cut is not None and len(cut.groups) <= launches:
+            yield from self.cut_plan(cut, tier, len(cut.groups), produces, best)
 
     def cut_plans(
         self, program: AxisProgram, tier: Tier, launches: int, produces: tuple[int, ...], best: float
