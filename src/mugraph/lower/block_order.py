@@ -146,7 +146,8 @@ def _numbered(places: Numbers) -> Numbers:
     """The same places by numbers that are no larger than there are blocks, but for a factor."""
     if int(places.max()) < _SPARSE * len(places):
         return places
-    return np.unique(places, return_inverse=True)[1]
+    _, numbers = np.unique(places, return_inverse=True)
+    return numbers.astype(np.int64)
 
 
 def _distinct(numbers: Numbers, scratch: Numbers) -> Numbers:
