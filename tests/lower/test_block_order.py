@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mugraph.devices import device_for
 from mugraph.errors import InvalidGraph, InvalidInput
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import Launch, construct
-from mugraph.lower.block_order import Sharing, in_order, numbers_of
+from mugraph.lower.block_order import Part, Sharing, in_order, numbers_of
 from mugraph.lower.check import check
 from mugraph.lower.tile_form import Bands, Kernel
 from mugraph.lower.tile_text import format_kernel, parse_kernel
@@ -200,6 +200,34 @@ def slice_by_slice(sharing: Sharing, bands: Bands | None, slices: int) -> int:
             while held > sharing.cache_bytes:
                 held -= cached.popitem(last=False)[1]
     return moved
+
+
+def turn_by_turn(sharing: Sharing, bands: Bands | None, turns: int = 64) -> int:
+    """Bytes from memory, told of every part by itself: what was last read in the turn longest ago is forgotten together."""
+    places, last, moved = in_order(sharing.grid, bands, turns * sharing.at_once).tolist(), dict[tuple[int, ...], int](), 0
+    sizes = [part.bytes for part in sharing.parts]
+    for turn, start in enumerate(range(0, len(places), sharing.at_once)):
+        for place in places[start : start + sharing.at_once]:
+            for number, part in enumerate(sharing.parts):
+                key = (number, *(place[dim] for dim in part.dims))
+                moved += 0 if key in last else part.bytes
+                last[key] = turn
+        while sum(sizes[key[0]] for key in last) > sharing.cache_bytes:
+            oldest = min(last.values())
+            last = {key: read for key, read in last.items() if read > oldest}
+    return moved
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_bytes_from_memory_are_those_of_a_cache_that_forgets_turn_by_turn(data: st.DataObject) -> None:
+    """Of grids of which few blocks are looked at, too, and of parts that are read at the same places."""
+    grid = data.draw(st.lists(st.sampled_from([1, 2, 3, 5, 40]), min_size=1, max_size=3).map(tuple))
+    dims = st.sets(st.integers(0, len(grid) - 1), min_size=1).map(lambda chosen: tuple(sorted(chosen)))
+    parts = data.draw(st.lists(st.builds(Part, dims, st.sampled_from([1, 16, 100])), min_size=1, max_size=4).map(tuple))
+    sharing = Sharing(grid, parts, data.draw(st.sampled_from([1, 2, 7])), data.draw(st.sampled_from([1, 50, 300, 10_000])))
+    bands = data.draw(st.sampled_from([None, Bands(0, 2), Bands(0, 32)]))
+    assert sharing.bytes_from_memory(bands) == turn_by_turn(sharing, bands)
 
 
 @pytest.mark.parametrize("inner", [32, 64, 128, 256])

@@ -146,15 +146,15 @@ def _numbered(places: Numbers) -> Numbers:
     """The same places by numbers that are no larger than there are blocks, but for a factor."""
     if int(places.max()) < _SPARSE * len(places):
         return places
-    _, numbers = np.unique(places, return_inverse=True)
-    return numbers.astype(np.int64)
+    numbers: Numbers = np.unique(places, return_inverse=True)[1]
+    return numbers
 
 
 def _distinct(numbers: Numbers, scratch: Numbers) -> Numbers:
     """Each number once; `scratch` has an element for every number, and is as it was afterwards."""
     kept = scratch[numbers]
     scratch[numbers] = np.arange(len(numbers))
-    once = numbers[scratch[numbers] == np.arange(len(numbers))]
+    once: Numbers = numbers[scratch[numbers] == np.arange(len(numbers))]
     scratch[numbers] = kept
     return once
 
