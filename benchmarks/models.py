@@ -1,6 +1,7 @@
 """The paper's four models inside PyTorch: how long compiling takes, what a token costs, and what part of it kernels do.
 
     python benchmarks/models.py compile llama --layers 32        # first compile, and from a warm cache in a new process
+    python benchmarks/models.py compile llama --size narrow --steps 1 --processes 4 --json
     python benchmarks/models.py latency --size small             # per token, against eager and torch.compile
     python benchmarks/models.py share --size small               # of bytes and operations, and why the rest is not in kernels
     python benchmarks/models.py classes                          # classes of `transformers`: see benchmarks/model_classes.py
@@ -8,9 +9,9 @@
     python benchmarks/models.py rates                            # tokens per second of `generate`: see benchmarks/token_rates.py
     python benchmarks/models.py rivals                           # beside other runtimes: see benchmarks/model_rivals.py
 
-- compile: a prompt, then tokens: every new graph is timed, in a fresh process with an empty cache and in another with the cache
-  that one left; and what the same graphs cost PyTorch alone (backend "aot_eager", which compiles nothing) and inductor, with an
-  empty cache and with a full one.
+- compile: a prompt, then tokens: every new graph is timed, in a fresh process with an empty cache and in others with the cache
+  that one left; and what the same graphs cost PyTorch alone (backends "eager" and "aot_eager", which compile nothing) and
+  inductor, with an empty cache and with a full one. `--processes` of each are started in turns; `--steps 1` is the prompt alone.
 - latency: eager, torch.compile and mugraph generate the same tokens in one process, in turns; ratios are medians over tokens.
 - share: of a prompt, of a token at a fixed number of keys, and of a token at a growing one, whose size is symbolic; with `--keep`
   "faster" of the pieces that beat PyTorch here, "all" of those with kernels, "plan" of those the partitioner makes (no search).
@@ -54,8 +55,12 @@ RESULTS = Path(__file__).parent / "results"
 EXAMPLES = Path(__file__).parents[1] / "examples" / "models"
 MODELS = ("llama", "chameleon", "lora", "ngpt")
 PROMPT = 16
+STARTS = ("eager", "aot_eager", "inductor", "inductor-warm", "first", "warm")
+"""What compiles in a process of its own: PyTorch alone, inductor and mugraph with an empty cache, and with a full one (warm)."""
 COMPILED_STEPS = 3
 """The prompt, a first token, and one with another number of keys: PyTorch makes a graph of each."""
+_AGAIN = ("eager", "inductor-warm", "warm")
+"""Those of which there may be several processes."""
 WARMUP = 4
 """Tokens that are not timed: every contestant compiles in them."""
 
@@ -78,11 +83,15 @@ def main() -> None:
     for name in PARTS:
         part = parts.add_parser(name)
         part.add_argument("models", nargs="*", default=list(MODELS))
-        part.add_argument("--size", default="tiny" if name == "compile" else "small", help="tiny, small or full layers")
+        part.add_argument("--size", default="tiny" if name == "compile" else "small", help="tiny, narrow, small or full layers")
         part.add_argument("--layers", type=int, default=32 if name == "compile" else 2)
         part.add_argument("--dtype", default="float32")
         part.add_argument("--budget", type=float, default=40.0, help="seconds for the pieces of one graph")
         part.add_argument("--threads", type=int, default=available_cores())
+        part.add_argument(
+            "--steps", type=int, default=COMPILED_STEPS, help="calls with a graph of their own that `compile` times"
+        )
+        part.add_argument("--processes", type=int, default=1, help="those of each kind that finds a full cache, and of eager")
         part.add_argument("--tokens", type=int, default=64, help="timed tokens")
         part.add_argument("--keep", choices=("faster", "all", "plan"), default="faster", help="which pieces `share` counts")
         part.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -101,21 +110,33 @@ def main() -> None:
 
 
 def compile_times(model: str, options: argparse.Namespace) -> list[Record]:
-    """PyTorch alone, inductor and mugraph with an empty cache and with a full one: each in a process of its own."""
+    """PyTorch alone, inductor and mugraph with an empty cache and with a full one, each in a process of its own; and the first
+    step beside PyTorch's alone, and with a full cache beside inductor's."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "MUGRAPH_CACHE_DIR": cache, "MUGRAPH_CACHE": "on", "OMP_NUM_THREADS": str(options.threads)}
         environment |= {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
         rows = []
-        for start in ("aot_eager", "inductor", "inductor-warm", "first", "warm"):
+        for start in (*STARTS, *[start for start in STARTS if start in _AGAIN] * (options.processes - 1)):
             arguments = ["compile", model, "--one", start, "--size", options.size, "--layers", str(options.layers)]
             limits = ["--dtype", options.dtype, "--budget", str(options.budget), "--threads", str(options.threads)]
-            command = [sys.executable, __file__, *arguments, *limits]
+            command = [sys.executable, __file__, *arguments, *limits, "--steps", str(options.steps)]
             begun = time.perf_counter()
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
             whole = time.perf_counter() - begun
             rows.append({**json.loads(done.stdout.splitlines()[-1]), "whole process": whole})
             print(table(rows[-1:]), file=sys.stderr, flush=True)
-    return rows
+    return [*rows, *(_beside(model, rows, f"step 0{clock}") for clock in ("", " processor"))]
+
+
+def _beside(model: str, rows: Sequence[Record], column: str) -> Record:
+    """How long the first step took in a first process beyond PyTorch alone, and in later ones beside inductor's."""
+    seconds = {start: statistics.median(row[column] for row in rows if row["start"] == start) for start in STARTS}
+    return {
+        "model": model,
+        "start": f"{column} in medians",
+        "first - eager": seconds["first"] - seconds["eager"],
+        "warm / inductor-warm": seconds["warm"] / seconds["inductor-warm"],
+    }
 
 
 def compiled(name: str, start: str, options: argparse.Namespace) -> Record:
@@ -126,7 +147,7 @@ def compiled(name: str, start: str, options: argparse.Namespace) -> Record:
     row: Record = {"model": name, "start": start}
     past = None
     with torch.inference_mode():
-        for step in range(COMPILED_STEPS):
+        for step in range(options.steps):
             clock, processor = time.perf_counter(), sum(os.times()[:4])
             ids, past = token(fast, ids, past)
             row[f"step {step}"] = time.perf_counter() - clock

@@ -29,6 +29,7 @@ class Size:
 
 SIZES = {
     "tiny": Size(64, 160, 4, 2, 96),
+    "narrow": Size(512, 1376, 8, 8, 1024),
     "small": Size(1024, 2816, 16, 4, 1024),
     "full": Size(4096, 14336, 32, 8, 4096),
 }

@@ -11,8 +11,9 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.frontend.graph_passes import with_arrangements
-from mugraph.frontend.partition import Partition, Piece, partition
+from mugraph.frontend.partition import Known, Partition, Piece, partition, piece_of
 from mugraph.frontend.splice import spliced
+from mugraph.frontend.torch_casts import lazy_module
 from mugraph.runtime import build
 from mugraph.testing.torch_functions import random_function
 
@@ -89,6 +90,35 @@ def test_equal_layers_are_equal_programs() -> None:
     assert len(pieces) == 4
     assert pieces[0].program is pieces[2].program, "it is converted once"
     assert pieces[1].program is pieces[3].program
+    assert pieces[0].torch_graph is pieces[2].torch_graph
+    copies = pieces[2].copies
+    assert [copies[node].target for node in pieces[2].nodes] == [node.target for node in pieces[2].nodes]
+
+
+def test_a_graph_that_is_cut_again_is_not_converted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = with_arrangements(recorded(mlp, *MLP))
+    known = Known()
+    before = partition(module.graph, known=known)
+    for module_of_calls in ("partition", "node_traits"):
+        monkeypatch.setattr(f"mugraph.frontend.{module_of_calls}.program_of", None)
+    again = partition(module.graph, known=known)
+    assert [piece.nodes for piece in again.pieces] == [piece.nodes for piece in before.pieces]
+    assert all(one.program is other.program for one, other in zip(before.pieces, again.pieces, strict=True))
+
+
+def test_equal_calls_on_tensors_that_lie_otherwise_keep_graphs_of_their_own() -> None:
+    def both(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x @ w).relu() * 2.0, (y @ w).relu() * 2.0
+
+    one, other = (recorded(both, randn(8, 8), y, randn(8, 8)) for y in (randn(8, 8), randn(8, 8).T))
+    assert len({id(piece.torch_graph) for piece in pieces_apart(one)}) == 1
+    assert len({id(piece.torch_graph) for piece in pieces_apart(other)}) == 2
+
+
+def pieces_apart(module: fx.GraphModule) -> list[Piece]:
+    """The calls behind each product as a piece."""
+    calls, known = [node for node in module.graph.nodes if node.op == "call_function"], Known()
+    return [piece_of(calls[start : start + 3], 0, known) for start in (0, 3)]
 
 
 def test_layers_that_differ_in_a_number_or_an_operand_are_different_programs() -> None:
@@ -99,6 +129,14 @@ def test_layers_that_differ_in_a_number_or_an_operand_are_different_programs() -
 
     programs = [piece.program for piece in split(layers, randn(4, 32), randn(32, 32)).pieces]
     assert len(programs) == len(set(programs)) == 3
+
+
+def test_a_module_between_passes_is_written_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = recorded(rms, *MLP[:2]).graph
+    with monkeypatch.context() as patched:
+        patched.setattr(fx.Graph, "python_code", None)
+        module = lazy_module({}, graph)
+    torch.testing.assert_close(module.forward(*MLP[:2]), rms(*MLP[:2]))
 
 
 def test_attention_stays_whole() -> None:

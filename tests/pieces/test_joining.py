@@ -29,7 +29,7 @@ def network(reads: Sequence[Sequence[int]]) -> Joining:
     nodes: list[fx.Node] = []
     for sources in reads:
         nodes.append(graph.call_function(torch.cat, tuple(nodes[source] for source in sources)))
-    units = [Unit((), (node,), 1.0, joinable=True) for node in nodes]
+    units = [Unit((), (node,), 1.0, joinable=True, products=0) for node in nodes]
     return Joining(units, PredictedCost(DEVICE, {}), {node: number for number, node in enumerate(nodes)})
 
 

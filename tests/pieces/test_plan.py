@@ -170,6 +170,33 @@ def test_a_piece_ends_after_its_part_once_something_is_proved(monkeypatch: pytes
     assert asked == [pytest.approx(60.0 * 2 / 7, abs=1.0), pytest.approx(60.0, abs=1.0)]
 
 
+def test_what_there_was_no_time_for_is_begun_when_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is looked at before, and it is not taken for what was tried."""
+    asked: list[bool] = []
+
+    def superoptimized(*program: object, unfinished: bool, **settings: object) -> None:
+        asked.append(unfinished)
+        raise UnsupportedOperator("nothing")
+
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
+    pieces = partition(recorded_graph(record(apart, (torch.randn(4, 8), torch.randn(256, 64)))).module.graph).pieces
+    optimizer = Optimizer(PieceOptions(profile=False, cache="off", pack=False), serving=True)
+    late = optimizer.outcomes(pieces, {}, Deadline(0.0))
+    assert not asked
+    assert all(outcome.ran_out and not outcome.runs and "the time ran out" in outcome.reason for outcome in late)
+    found = optimizer.outcomes(pieces, {}, Deadline(60.0))
+    assert asked == [True, True], "as what earlier processes had no time for either is, where it is tried first"
+    assert not any(outcome.ran_out for outcome in found)
+
+
+def test_a_piece_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    (piece, *_) = partition(recorded_graph(record(apart, (torch.randn(4, 8), torch.randn(256, 64)))).module.graph).pieces
+    optimizer = Optimizer(PieceOptions(profile=False, cache="off"))
+    name = optimizer.key(piece)
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.digest", None)
+    assert optimizer.key(piece) == name
+
+
 class Gated(torch.nn.Module):
     """A gated MLP behind a norm."""
 

@@ -31,6 +31,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.fused_layers import FUNCTIONS, WRITTEN_OUT
 from mugraph.frontend.node_traits import is_static
+from mugraph.frontend.torch_casts import lazy_module, text_of_tensor
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset(
     getattr(torch, name + suffix) for name in ("empty", "full", "ones", "rand", "randn", "zeros") for suffix in ("", "_like")
@@ -62,7 +63,7 @@ def captured(module: fx.GraphModule) -> fx.GraphModule:
             capture.call(node)
     capture.graph.output(map_aggregate(results, capture.as_argument))
     capture.graph.eliminate_dead_code()
-    return fx.GraphModule(capture.constants, capture.graph)
+    return lazy_module(capture.constants, capture.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +346,7 @@ def _described(arguments: Any, operands: Sequence[fx.Node]) -> str:
 def _description(tensor: torch.Tensor) -> str:
     """Everything of a tensor without data that may decide which ATen calls a torch call makes of it."""
     flags = (tensor.is_conj(), tensor.is_neg(), tensor.is_inference(), tensor.requires_grad)
-    strides, offset = tensor.stride(), tensor.storage_offset()
-    return f"{tensor.dtype} {tensor.device} {list(tensor.shape)} {strides} {offset} {flags}"
+    return f"{text_of_tensor(tensor)} {tensor.storage_offset()} {flags}"
 
 
 def _check_results(output: fx.Node, module: fx.GraphModule) -> None:

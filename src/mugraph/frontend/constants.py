@@ -27,7 +27,7 @@ from mugraph.frontend.aten import Rule
 from mugraph.frontend.attention import WATCHED_ROWS, causal_mask, hides_a_row, mask_of
 from mugraph.frontend.conversion import CHECKS, ROW
 from mugraph.frontend.safe_softmax import SAFE, erase_unused, with_plain_softmax
-from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, tensor_of, widened
+from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, lazy_module, name_of, tensor_of, widened
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def with_known_masks(module: fx.GraphModule) -> fx.GraphModule:
                 _masked_by_constants(copies[node], values, added)
                 erase_unused(mask)
         _write_numbers(values)
-    return fx.GraphModule({**tensors, **added.values}, graph)
+    return lazy_module({**tensors, **added.values}, graph)
 
 
 def _write_numbers(values: Mapping[fx.Node, torch.Tensor]) -> None:

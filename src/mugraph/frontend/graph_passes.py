@@ -31,7 +31,7 @@ from mugraph.frontend.attention import is_boolean_mask, mask_of
 from mugraph.frontend.constants import with_known_masks
 from mugraph.frontend.node_traits import SPLITS, mutates
 from mugraph.frontend.permuted_blocks import TINY_MATRIX, Blocks, arranged
-from mugraph.frontend.torch_casts import arguments_by_name
+from mugraph.frontend.torch_casts import arguments_by_name, lazy_module
 
 Number = int | float | bool
 
@@ -86,7 +86,7 @@ def concrete(module: fx.GraphModule, arguments: Sequence[Any]) -> fx.GraphModule
             copy = graph.node_copy(node, copies.__getitem__)
             copy.meta["val"] = value
             copies[node] = value if known else copy
-    return fx.GraphModule(module, graph)
+    return lazy_module(module, graph)
 
 
 def _computed(node: fx.Node, copies: dict[fx.Node, Any]) -> Any:
@@ -138,7 +138,7 @@ def with_views_of_results(module: fx.GraphModule) -> fx.GraphModule:
     for node in reversed(list(copies.values())):
         if node.op == "call_function" and not node.users and viewed(node) is not None:
             graph.erase_node(node)
-    return fx.GraphModule(module, graph)
+    return lazy_module(module, graph)
 
 
 def without_copies(module: fx.GraphModule) -> fx.GraphModule:
@@ -154,7 +154,7 @@ def without_copies(module: fx.GraphModule) -> fx.GraphModule:
     for node in module.graph.nodes:
         source = copied.get(node)
         copies[node] = copies[source] if isinstance(source, fx.Node) else graph.node_copy(node, copies.__getitem__)
-    return fx.GraphModule(module, graph)
+    return lazy_module(module, graph)
 
 
 def _is_plain_clone(node: fx.Node) -> bool:
@@ -216,20 +216,26 @@ _SHARE_SILENTLY = frozenset({_aten._unsafe_view, _aten.dropout, _aten.feature_dr
 
 def without_empty_parts(module: fx.GraphModule) -> fx.GraphModule:
     """A graph of ATen calls whose concatenations have no operands without elements, as fresh caches are."""
+    shortened = {node: full for node in module.graph.nodes if (full := _without_empty(node))}
+    if not shortened:
+        return module
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    changed = False
     for node in module.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-        if node.target is _aten.cat.default:
-            tensors, dim = arguments_of_call(node)
-            full = [tensor for tensor in tensors if not _is_empty(tensor)]
-            same = all(
-                tensor.meta["val"].dtype == node.meta["val"].dtype for tensor in full
-            )  # what is empty may widen the others
-            if full and same and len(full) < len(tensors):
-                copies[node].args, copies[node].kwargs = ([copies[tensor] for tensor in full], dim), {}
-                changed = True
-    return fx.GraphModule(module, graph) if changed else module
+        if node in shortened:
+            _, dim = arguments_of_call(node)
+            copies[node].args, copies[node].kwargs = ([copies[tensor] for tensor in shortened[node]], dim), {}
+    return lazy_module(module, graph)
+
+
+def _without_empty(node: fx.Node) -> list[fx.Node]:
+    """The operands of a concatenation that have elements, where some have none; none of calls that stay as they are."""
+    if node.target is not _aten.cat.default:
+        return []
+    tensors, _ = arguments_of_call(node)
+    full = [tensor for tensor in tensors if not _is_empty(tensor)]
+    same = all(tensor.meta["val"].dtype == node.meta["val"].dtype for tensor in full)  # what is empty may widen the others
+    return full if same and len(full) < len(tensors) else []
 
 
 def _is_empty(node: fx.Node) -> bool:
@@ -256,7 +262,7 @@ def with_masks_of_numbers(module: fx.GraphModule) -> fx.GraphModule:
             copies[node] = graph.node_copy(node, {**copies, mask: numbers}.__getitem__)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    return fx.GraphModule(module, graph)
+    return lazy_module(module, graph)
 
 
 def with_padding_in_convolutions(module: fx.GraphModule) -> fx.GraphModule:
@@ -275,7 +281,7 @@ def with_padding_in_convolutions(module: fx.GraphModule) -> fx.GraphModule:
         border = copies[node.args[0]]
         if not border.users and border in graph.nodes:
             graph.erase_node(border)
-    return fx.GraphModule(module, graph)
+    return lazy_module(module, graph)
 
 
 def _padding_with_border(node: fx.Node) -> list[int] | None:
@@ -311,7 +317,7 @@ def with_slices(module: fx.GraphModule) -> fx.GraphModule:
             copies[node].meta = dict(node.meta)
         elif not (node.target in SPLITS and _is_taken_apart(node)):
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    return fx.GraphModule(module, graph)
+    return lazy_module(module, graph)
 
 
 def _is_taken_apart(node: fx.Node) -> bool:
@@ -384,7 +390,7 @@ def with_arrangements(module: fx.GraphModule) -> fx.GraphModule:
     for node in reversed(list(graph.nodes)):
         if node.target in _MADE_OF and not node.users:
             graph.erase_node(node)
-    return fx.GraphModule(tensors, graph)
+    return lazy_module(tensors, graph)
 
 
 _ON_GPUS = frozenset(
@@ -402,12 +408,13 @@ def with_attention(module: fx.GraphModule) -> fx.GraphModule:
 
     With dropout the calls stay.
     """
+    attended = {node: given for node in module.graph.nodes if (given := _attention_alone(node)) is not None}
+    if not attended:
+        return module
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    attended: set[fx.Node] = set()
     for node in module.graph.nodes:
-        given = _attention_alone(node)
+        given = attended.get(node)
         if given is not None:
-            attended.add(node)
             operands = (given["query"], given["key"], given["value"], given.get("attn_bias"), 0.0, given["is_causal"])
             copies[node] = graph.call_function(
                 _aten.scaled_dot_product_attention.default,
@@ -419,7 +426,7 @@ def with_attention(module: fx.GraphModule) -> fx.GraphModule:
             copies[node] = copies[node.args[0]]
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    return fx.GraphModule(module, graph) if attended else module
+    return lazy_module(module, graph)
 
 
 def _attention_alone(node: fx.Node) -> dict[str, Any] | None:

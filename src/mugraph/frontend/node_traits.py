@@ -17,15 +17,16 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 from torch.utils.flop_counter import flop_registry
 
 from mugraph.errors import MugraphError
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.attention import WATCHED_ROWS
 from mugraph.frontend.constants import KNOWN_MASKS
-from mugraph.frontend.conversion import Signature, convert
+from mugraph.frontend.conversion import ROW, Signature, convert
 from mugraph.frontend.permuted_blocks import ARRANGED_ROWS, TINY_MATRIX, arranged
-from mugraph.frontend.torch_casts import DTYPES, INTEGERS, rounds, tensor_of, tensors_of
+from mugraph.frontend.torch_casts import DTYPES, INTEGERS, is_rounding_cast, tensor_of, tensors_of, text_of_tensor
 from mugraph.ir.cores import bytes_read, has_lookups
 from mugraph.ir.graph import Graph, Node
 from mugraph.ir.index_maps import Structure
@@ -172,9 +173,12 @@ class Inspector:
     """The traits of calls on one kind of device (`cpu`, `cuda`), each kind of call converted once; lookups and scans are part of
     programs where kernels have them."""
 
-    def __init__(self, device: str, lookups: bool = True, scans: bool = True) -> None:
+    def __init__(
+        self, device: str, lookups: bool = True, scans: bool = True, known: dict[str, Traits | str] | None = None
+    ) -> None:
+        """`known` is what an earlier inspector of the same kind found out, by kind of call, and gets what this one does."""
         self.device, self.lookups, self.scans = device, lookups, scans
-        self._known: dict[str, Traits | str] = {}
+        self._known: dict[str, Traits | str] = {} if known is None else known
 
     def inspect(self, node: fx.Node) -> Traits | str:
         """The traits of a call, or why it stays with torch."""
@@ -213,9 +217,7 @@ class Inspector:
 
 def isolated(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.Graph, list[fx.Node]]:
     """The nodes, in topological order, as a graph of their own with placeholders x0, x1, ...; and what they stand for."""
-    inside = set(nodes)
-    inputs = list(dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside))
-    graph = fx.Graph()
+    inputs, graph = inputs_of(nodes), fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for number, source in enumerate(inputs):
         copies[source] = graph.placeholder(f"x{number}")
@@ -224,6 +226,12 @@ def isolated(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.G
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
     return graph, inputs
+
+
+def inputs_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """What calls read of others, in order."""
+    inside = set(nodes)
+    return list(dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside))
 
 
 def program_of(graph: fx.Graph) -> tuple[Graph, list[int]]:
@@ -241,13 +249,22 @@ def computing_operators(program: Graph) -> int:
     return sum(OPERATORS[node.op].structure not in _MOVING for node in program.kernels())
 
 
-def described(graph: fx.Graph) -> str:
-    """A graph as a text that is the same for those with the same program: calls by number, tensors as conversion sees them."""
-    names = {node: f"%{number}" for number, node in enumerate(graph.nodes)}
-    return "\n".join(
-        f"{node.op} {node.target} {fx.map_arg((node.args, node.kwargs), names.__getitem__)} {node.meta.get('val')} {rounds(node)}"
-        for node in graph.nodes
+def described(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> str:
+    """Calls as a text that is the same for those that `isolated` makes the same graph of: by number, with the row and rounding
+    that are written into them, and tensors by how they lie."""
+    names = {node: f"%{number}" for number, node in enumerate((*inputs, *nodes))}
+    calls = (
+        f"{names[node]} {node.target} {fx.map_arg((node.args, node.kwargs), names.__getitem__)} {_text_of_result(node)} "
+        f"{node.meta.get(ROW)} {is_rounding_cast(node)}"
+        for node in nodes
     )
+    return "\n".join((*map(_text_of_result, inputs), *calls, " ".join(names[node] for node in outputs)))
+
+
+def _text_of_result(node: fx.Node) -> str:
+    """What a node gives, as far as it is known without data."""
+    value = node.meta.get("val")
+    return str(map_aggregate(value, lambda part: text_of_tensor(part) if isinstance(part, torch.Tensor) else part))
 
 
 def alone(node: fx.Node) -> bool:
@@ -316,7 +333,7 @@ def _key(node: fx.Node) -> str:
 
     arguments = fx.map_arg((node.args, node.kwargs), described)
     numbers = [use.args[1] for use in node.users if use.target is operator.getitem]
-    return f"{node.target} {arguments} {node.meta['val']} {numbers}"
+    return f"{node.target} {arguments} {_text_of_result(node)} {numbers}"
 
 
 def _converted(node: fx.Node) -> Traits | str:

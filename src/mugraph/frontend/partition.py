@@ -30,6 +30,7 @@ from mugraph.frontend.node_traits import (
     bytes_of,
     computing_operators,
     described,
+    inputs_of,
     isolated,
     mutates,
     program_of,
@@ -49,7 +50,7 @@ _BOUND_BY_MEMORY = 4.0
 """Floating-point operations per byte up to which reading a product's operands takes longer than multiplying them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Piece:
     """A part of a torch graph that is a program: its calls in order, what they read, and what others read of it."""
 
@@ -61,7 +62,7 @@ class Piece:
     numbers: tuple[int, ...]
     """Which output of `program` each of `outputs` is."""
     torch_graph: fx.Graph
-    """The calls as a graph of their own, from `inputs` to `outputs`."""
+    """The calls, or equal ones, as a graph of their own, from `inputs` to `outputs`."""
     level: int
     images: frozenset[int] = frozenset()
     """Which inputs of `program` have the channels last that are the second dimension of what the piece reads."""
@@ -165,6 +166,17 @@ class Partition:
         return replace(self, pieces=(*pieces, *more), left=left, library=library)
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was found out about calls on one target: equal ones, as of a model's layers, are looked at once, also where a graph is
+    cut again."""
+
+    calls: dict[str, Traits | str] = field(default_factory=dict)
+    """As `Inspector` has it."""
+    programs: dict[str, tuple[fx.Graph, Graph, list[int]]] = field(default_factory=dict)
+    """By what describes calls, these as a graph of their own, their program, and which output of it each of their outputs is."""
+
+
 def partition(
     graph: fx.Graph,
     device: str = "cpu",
@@ -175,6 +187,7 @@ def partition(
     tangled: Container[frozenset[fx.Node]] = frozenset(),
     scans: bool | None = None,
     in_place: Container[fx.Node] = frozenset(),
+    known: Known | None = None,
 ) -> Partition:
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
 
@@ -182,7 +195,7 @@ def partition(
     are `joined` already, which it is up to the caller to see that nothing else waits for and is waited for by; library kernels
     with calls of these are left out. `lookups` says whether kernels read tables at integers, `scans` whether they have running
     sums and products, by default those of a CPU. Calls that are `tangled`, some with parts of tensors, are taken apart; those
-    that torch makes `in_place` are left to it.
+    that torch makes `in_place` are left to it. `known` is from earlier cuts for the same target.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
@@ -191,7 +204,8 @@ def partition(
     calls = [node for node in graph.nodes if node.op == "call_function"]
     end = next((index for index, node in enumerate(calls) if mutates(node)), len(calls))
     own = device == "cpu"
-    inspector = Inspector(device, own if lookups is None else lookups, own if scans is None else scans)
+    known = Known() if known is None else known
+    inspector = Inspector(device, own if lookups is None else lookups, own if scans is None else scans, known.calls)
     masks = {mask for mask in map(unknown_mask, calls) if mask is not None}
     verdicts = {node: inspector.inspect(node) for node in calls[:end]}
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
@@ -205,7 +219,7 @@ def partition(
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     levels = levels_of(calls[:end], traits)
     _look_up_on_each_level(graph, traits, levels)
-    splitter = _Splitter({node: traits[node] for node in graph.nodes if node in traits}, levels, tangled)
+    splitter = _Splitter({node: traits[node] for node in graph.nodes if node in traits}, levels, known, tangled)
     pieces = [piece for nodes in splitter.components() for piece in splitter.pieces(nodes)]
     pieces += [replace(piece, level=max(levels[node] for node in piece.nodes)) for piece in joined]
     inside = larger.union(*(kernel.nodes for kernel in called))
@@ -237,18 +251,19 @@ def unknown_mask(node: fx.Node) -> fx.Node | None:
     return None if ROW in node.meta else mask_of(node)
 
 
-def piece_of(nodes: Sequence[fx.Node], level: int, known: dict[str, tuple[Graph, list[int]]] | None = None) -> Piece:
-    """The piece that calls are, in topological order; `known` has the programs of earlier ones by what describes their calls.
+def piece_of(nodes: Sequence[fx.Node], level: int, known: Known | None = None) -> Piece:
+    """The piece that calls are, in topological order; `known` has the programs of earlier ones.
 
     Raises MugraphError where they are no program.
     """
-    inside, programs = set(nodes), {} if known is None else known
+    inside, programs = set(nodes), {} if known is None else known.programs
     outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
-    graph, inputs = isolated(nodes, outputs)
-    kind = described(graph)
+    inputs = inputs_of(nodes)
+    kind = described(nodes, inputs, outputs)
     if kind not in programs:
-        programs[kind] = program_of(graph)
-    program, numbers = programs[kind]
+        graph, _ = isolated(nodes, outputs)
+        programs[kind] = (graph, *program_of(graph))
+    graph, program, numbers = programs[kind]
     return Piece(tuple(nodes), tuple(inputs), outputs, program, tuple(numbers), graph, level)
 
 
@@ -258,10 +273,9 @@ class _Splitter:
 
     traits: Mapping[fx.Node, Traits]
     levels: Mapping[fx.Node, int]
+    known: Known
     tangled: Container[frozenset[fx.Node]] = frozenset()
     left: list[Left] = field(default_factory=list)
-    programs: dict[str, tuple[Graph, list[int]]] = field(default_factory=dict)
-    """By the description of their calls, the programs so far: layers repeat."""
 
     def components(self, nodes: Sequence[fx.Node] | None = None) -> list[list[fx.Node]]:
         """The calls (all, unless given), in groups that are connected on their level.
@@ -443,7 +457,7 @@ class _Splitter:
         return work.flops <= _BOUND_BY_MEMORY * work.bytes
 
     def _piece(self, nodes: Sequence[fx.Node]) -> Piece:
-        return piece_of(nodes, self.levels[nodes[0]], self.programs)
+        return piece_of(nodes, self.levels[nodes[0]], self.known)
 
     def _leave(self, nodes: Iterable[fx.Node], reason: str) -> None:
         self.left.extend(Left(node, reason, self.levels[node]) for node in nodes)

@@ -213,7 +213,7 @@ def _on_images(piece: Piece, kernels: Kernels) -> Kernels:
 def _watched(piece: Piece, kernels: Kernels) -> Callable[..., Sequence[torch.Tensor]]:
     """The same from what was seen of the piece's masks (whether each hides a row), and the inputs."""
     kernels = _on_images(piece, kernels)
-    by_torch = as_torch(piece)
+    by_torch = functools.cache(functools.partial(as_torch, piece))  # hardly ever needed
 
     @functools.cache
     def causal(device: torch.device) -> list[torch.Tensor]:
@@ -225,7 +225,7 @@ def _watched(piece: Piece, kernels: Kernels) -> Callable[..., Sequence[torch.Ten
 
     def run(hiding: Sequence[bool], *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
         if True in hiding:
-            results = dict(zip(piece.numbers, by_torch(*tensors), strict=True))
+            results = dict(zip(piece.numbers, by_torch()(*tensors), strict=True))
             return [results[number] for number in range(len(results))]
         return kernels(*tensors, *causal(tensors[0].device))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
 from mugraph.ir.dtypes import DType
@@ -119,9 +120,25 @@ def noted(graph: fx.Graph) -> bool:
     return any(_NOTE in node.meta for node in graph.nodes)
 
 
+def is_rounding_cast(node: fx.Node) -> bool:
+    """Whether a call is a cast that rounds, as far as that was written into it."""
+    return bool(node.meta.get(_NOTE))
+
+
 def rounds(node: fx.Node) -> bool:
     """Whether a call is a cast that rounds, for somebody else than the caller, to whom results are stored rounded anyway."""
-    return bool(node.meta.get(_NOTE)) and any(user.op != "output" for user in node.users)
+    return is_rounding_cast(node) and any(user.op != "output" for user in node.users)
+
+
+def lazy_module(root: fx.GraphModule | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
+    """A graph as a module with the tensors of another, whose Python is written when it is called first: most of those that passes
+    make are never called."""
+    return _LazyGraphModule(root, graph)
+
+
+def text_of_tensor(tensor: torch.Tensor) -> str:
+    """Type, device, shape and strides of a tensor; to print one without data takes many times as long."""
+    return f"{tensor.dtype} {tensor.device} {list(tensor.shape)} {tensor.stride()}"
 
 
 def rounded_operands(node: fx.Node) -> DType | None:

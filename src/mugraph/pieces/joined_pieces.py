@@ -16,10 +16,9 @@ from torch import fx
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError
 from mugraph.frontend.library import LibraryKernel, linear_layers
-from mugraph.frontend.partition import Left, Partition, Piece, piece_of
+from mugraph.frontend.partition import Known, Left, Partition, Piece, piece_of
 from mugraph.frontend.splice import Step, as_torch, can_run, nodes_of, spliced
 from mugraph.frontend.torch_casts import draws_random_numbers
-from mugraph.ir.graph import Graph
 from mugraph.ir.parts import objection
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
@@ -55,11 +54,12 @@ class Joiner:
 
     graph: fx.Graph
     optimizer: Optimizer
+    calls: Known = field(default_factory=Known)
     refused: set[frozenset[fx.Node]] = field(default_factory=set)
     """Calls that need not be tried as one program again."""
-    programs: dict[str, tuple[Graph, list[int]]] = field(default_factory=dict)
     known: KnownForms = field(default_factory=KnownForms)
     """What programs were predicted to take."""
+    _last: tuple[Partition, Joining] | None = field(default=None, init=False)
 
     def joins(self, traits: Container[fx.Node]) -> bool:
         """Whether anything is joined: only where it can be seen which steps are faster, and where calls without `traits` may draw
@@ -131,7 +131,7 @@ class Joiner:
         if not self.joins(whole.traits):
             return {}
         decided = _without_lost(whole, outcomes, set(self.graph.nodes))
-        joining = Joining.of(self.graph, decided, self._cost(decided))
+        joining = self._joining(decided)
         candidates = joining.candidates(self.refused, worth)
         while True:
             best = joining.best(candidates)
@@ -141,6 +141,13 @@ class Joiner:
             candidates = [join for join in candidates if pieces.get(join, join) is not None]
         steps = {join: tuple(step for number in join.group for step in joining.units[number].steps) for join in best}
         return {piece: steps[join] for join, piece in pieces.items() if piece is not None}
+
+    def _joining(self, whole: Partition) -> Joining:
+        """The steps of a partition; those that were looked at last, where it is still the same and nothing was timed since."""
+        cost = self._cost(whole)
+        if self._last is None or self._last[0] is not whole or self._last[1].cost != cost:
+            self._last = whole, Joining.of(self.graph, whole, cost)
+        return self._last[1]
 
     def _cost(self, whole: Partition) -> PredictedCost:
         return PredictedCost(device_for(self.optimizer.options.target), whole.traits, self._measured(whole), self.known)
@@ -161,7 +168,7 @@ class Joiner:
         nodes = joining.nodes_of(join.group)
         level = max(step.level for number in join.group for step in joining.units[number].steps)
         try:
-            piece = piece_of(nodes, level, self.programs)
+            piece = piece_of(nodes, level, self.calls)
         except MugraphError:
             piece = None
         if piece is None or objection(piece.program) or len(piece.program.kernels()) > LONGEST:

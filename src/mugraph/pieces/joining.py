@@ -48,6 +48,8 @@ class Unit:
     """Their calls, in the order of the graph."""
     seconds: float
     joinable: bool
+    products: int
+    """How many there are in its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ class Joining:
                 found[reader].add(number)
         return [sorted(each) for each in found]
 
+    @cached_property
+    def connected(self) -> list[Group]:
+        """Connected groups of units that may be one program."""
+        return [group for first in range(len(self.units)) for group in self._connected(first)]
+
     def nodes_of(self, group: Group) -> tuple[fx.Node, ...]:
         """The calls of units, in the order of the graph."""
         nodes = (node for number in group for node in self.units[number].nodes)
@@ -111,7 +118,7 @@ class Joining:
 
     def candidates(self, refused: Collection[frozenset[fx.Node]] = (), worth: float = WORTH) -> list[Join]:
         """Groups that are predicted to save more than that part of their time, and are none of the `refused` calls."""
-        found = (self._join(group, worth) for first in range(len(self.units)) for group in self._connected(first))
+        found = (self._join(group, worth) for group in self.connected)
         return [join for join in found if join is not None and frozenset(self.nodes_of(join.group)) not in refused]
 
     def best(self, candidates: Sequence[Join]) -> list[Join]:
@@ -174,9 +181,9 @@ class Joining:
 
     def _fits(self, group: Group) -> bool:
         """Whether units may be one program, and it is not too large."""
-        nodes = self.nodes_of(group)
-        products = sum(len(self.cost.traits[node].contractions) for node in nodes if node in self.cost.traits)
-        return all(self.units[number].joinable for number in group) and products <= LARGEST and len(nodes) <= _CALLS
+        units = [self.units[number] for number in group]
+        few = sum(unit.products for unit in units) <= LARGEST and sum(len(unit.nodes) for unit in units) <= _CALLS
+        return few and all(unit.joinable for unit in units)
 
     def _join(self, group: Group, worth: float) -> Join | None:
         """A group with what it saves, unless that is too little, or one of its units adds too little to what the others save."""
@@ -227,7 +234,8 @@ def _unit(steps: Sequence[Step], main: Step, cost: PredictedCost, position: Mapp
     nodes = sorted((node for step in steps for node in nodes_of(step)), key=position.__getitem__)
     joinable = all(_may_join(step, cost.traits) for step in steps)
     seconds = 0.0 if not joinable else cost.of_program(nodes) if isinstance(main, Piece) else _of_library(main, nodes, cost)
-    return Unit(tuple(steps), tuple(nodes), seconds, joinable)
+    products = sum(len(cost.traits[node].contractions) for node in nodes if node in cost.traits)
+    return Unit(tuple(steps), tuple(nodes), seconds, joinable, products)
 
 
 def _of_library(step: Step, nodes: Sequence[fx.Node], cost: PredictedCost) -> float:

@@ -133,6 +133,8 @@ class PieceOutcome:
 
     result: Superoptimized | None
     reason: str = ""
+    late: bool = False
+    """Whether there was no time at all for it."""
 
     @property
     def runs(self) -> bool:
@@ -143,7 +145,7 @@ class PieceOutcome:
     def ran_out(self) -> bool:
         """Whether there are no kernels for want of time, and not in earlier processes that had as much."""
         result = self.result
-        return (
+        return self.late or (
             result is not None
             and not result.found
             and not result.report.recalled
@@ -206,6 +208,7 @@ class Optimizer:
         packs = options.pack and machine_for(options.target).available and target_row(options.target).tensors == "cpu"
         self.library = Library(options.target, Store.of(options.cache), options.background) if packs else None
         """What library kernels take on this CPU; None where weights are not packed."""
+        self._keys: weakref.WeakKeyDictionary[Piece, str] = weakref.WeakKeyDictionary()
         self._outcomes: dict[str, PieceOutcome] = {}
         self._refused: Superoptimized | None = None
         self._shares: dict[str, Share] = {}
@@ -298,7 +301,9 @@ class Optimizer:
 
     def key(self, piece: Piece) -> str:
         """What the outcome of a piece is known by."""
-        return digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece))
+        if piece not in self._keys:
+            self._keys[piece] = digest_of(digest(piece.program), *self._rivals(piece), *self._weights(piece))
+        return self._keys[piece]
 
     def _try(self, key: str, piece: Piece, share: Share, graphs: _Known, again: bool = False) -> None:
         """Optimize a piece whose outcome is not known, or `again`."""
@@ -308,15 +313,18 @@ class Optimizer:
             if self.interrupted:
                 self._outcomes[key] = PieceOutcome(None, "the search was interrupted before it")
                 return
-            self._shares[key] = share
+            before, self._shares[key] = self._outcomes.get(key), share
+            tried = before is not None and not before.late
             with _disable_current_modes():  # Dynamo's, under which tensors have no data
-                self._outcomes[key] = self._tried(piece, share.budget, graphs, again)
+                self._outcomes[key] = self._tried(piece, share.budget, graphs, tried)
 
     def _tried(self, piece: Piece, budget: float | None, graphs: _Known, again: bool) -> PieceOutcome:
         try:
             refused = self._refused
             if refused is not None and _nameless(piece.program) == _nameless(refused.program):
                 return PieceOutcome(None, why_nothing(refused.report, len(refused.candidates)))
+            if budget == 0.0:
+                return PieceOutcome(None, _out_of_time("it was searched"), late=True)
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)), again)
             if result.report.interrupted:
                 if self.tell is None:  # who presses Ctrl-C while a model compiles wants his program to end
@@ -448,13 +456,17 @@ def why_nothing(report: Report, proved: int) -> str:
     """Why a program for which so many muGraphs were proved runs without kernels."""
     if ran_out(report, proved):
         until = f"one of its {report.proposed} muGraphs was proved" if report.proposed else "a muGraph was found"
-        return f"the time ran out before {until}; a larger budget may find kernels"
+        return _out_of_time(until)
     if proved:
         return "its kernels are slower than its operators one by one"
     if report.rejected:
         stage = report.rejected[0]
         return f"none of its {report.proposed} muGraphs passed; {stage.stage}: {stage.reason}"
     return f"there are no kernels that are better: {report.exhausted_what}"
+
+
+def _out_of_time(until: str) -> str:
+    return f"the time ran out before {until}; a larger budget may find kernels"
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.in_place import ways_in_place
 from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.node_traits import bytes_of
-from mugraph.frontend.partition import Partition, Piece, partition
+from mugraph.frontend.partition import Known, Partition, Piece, partition
 from mugraph.frontend.splice import can_run, spliced
 from mugraph.ir.parts import has_parts
 from mugraph.pieces.image_layouts import Layout, as_recorded
@@ -100,6 +100,7 @@ class _Cutter:
     joined: tuple[Piece, ...] = ()
     in_place: Container[fx.Node] = frozenset()
     """The calls that PyTorch makes in place."""
+    known: Known = field(default_factory=Known)
 
     def cut(self, library: Sequence[LibraryKernel], tangled: Container[frozenset[fx.Node]] = frozenset()) -> Partition:
         """The partition with some library kernels, and calls that are taken apart.
@@ -121,6 +122,7 @@ class _Cutter:
             tangled=tangled,
             scans=self.target.scans,
             in_place=self.in_place,
+            known=self.known,
         )
 
 
@@ -193,7 +195,7 @@ class _Planner:
         ways = _ways(graph, device, optimizer, deadline)
         cutter = _Cutter(graph, device, device_for(optimizer.options.target), in_place=in_place)
         layers = () if optimizer.library is None else linear_layers(graph.nodes, device)
-        return cls(optimizer, deadline, known, improved, ways, cutter, Joiner(graph, optimizer), layers)
+        return cls(optimizer, deadline, known, improved, ways, cutter, Joiner(graph, optimizer, cutter.known), layers)
 
     @property
     def images(self) -> tuple[LibraryKernel, ...]:

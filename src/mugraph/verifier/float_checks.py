@@ -288,8 +288,6 @@ class _Known:
     """The exact outputs of a program by kind of inputs: many candidates are checked against one program."""
 
     reference: Reference
-    few: Counts
-    """Slices of other kinds than standard normal inputs."""
     sample: Counts | None
     """About how many positions along each axis a sample has; None where the whole is cheap, or a sample would be the whole."""
     is_quick: bool
@@ -326,7 +324,7 @@ class _Inputs:
             fill(self.program, self.inputs, kind, self.seed, self.draw)
             self.read = self.inputs if self.cores is None else self.cores.inputs(self.inputs)
             return self.exact(known, kind)
-        counts = known.few
+        counts = reference.few
         different = self.inputs
         if counts != reference.all:
             different = arrays_for(self.program, reference.input_shapes(counts))
@@ -362,7 +360,7 @@ def _known(program: Graph, seed: int) -> _Known:
     reference = Reference.of(program)
     counts = affordable(reference.all, reference.work, _SAMPLED) if reference.work(reference.all) > _WHOLE else reference.all
     is_quick = reference.work([1] * len(reference.axes)) <= _WHOLE
-    return _Known(reference, reference.few, None if counts == reference.all else counts, is_quick)
+    return _Known(reference, None if counts == reference.all else counts, is_quick)
 
 
 def operator_by_operator(graph: Graph, pulse: Pulse = lambda: None) -> Runner:

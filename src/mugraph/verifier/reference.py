@@ -50,7 +50,7 @@ Counts = tuple[int, ...]
 """How many different slices there are along each axis; they repeat."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reference:
     """A kernel graph of pre-defined operators, and the same at size 1 of the axes that are worth cutting: its `unit`.
 
@@ -87,7 +87,7 @@ class Reference:
         """All slices different."""
         return tuple(axis.size for axis in self.axes)
 
-    @property
+    @functools.cached_property
     def few(self) -> Counts:
         """As many different slices as _FEW elements make, and _FEW_WORK, at least one of each axis, and rather of those kept."""
         counts = [1] * len(self.cut) + [axis.size for axis in self.kept]
