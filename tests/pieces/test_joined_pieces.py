@@ -214,7 +214,9 @@ def test_linear_layers_are_priced_as_measured(
     assert bool(Joiner(module.graph, optimizer).proposed(partition(module.graph), {})) == joined
 
 
-def test_those_whose_time_ran_out_come_before_what_may_be_faster() -> None:
+def test_those_whose_time_ran_out_come_before_what_may_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 1.0)
+
     class OutOfTime(PieceOutcome):
         @property
         def ran_out(self) -> bool:
