@@ -43,6 +43,14 @@ def is_cover(plan: ChunkPlan, size: int) -> bool:
     return reached == size or (len(ends) == 1 and reached > size)
 
 
+def test_larger_kernels_that_compute_first_slices_alone_need_no_padding() -> None:
+    costs = Costs({4: 3.0, 16: 10.0}, padding=100.0, parts={16: {1: 0.2, 8: 0.5, 16: 1.0}})
+    assert costs.plan(8) == ChunkPlan((Chunk(0, 16),), 5.0)
+    assert costs.plan(12) == ChunkPlan((Chunk(0, 16),), 7.5)
+    assert costs.plan(3).chunks == (Chunk(0, 16),)
+    assert costs.plan(4).chunks == (Chunk(0, 4),)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_plans_cover_and_are_the_cheapest(seed: int) -> None:
     rng = random.Random(seed)

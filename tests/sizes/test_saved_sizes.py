@@ -18,7 +18,10 @@ from mugraph.checker import Rejected, Undecided
 from mugraph.checker.size_ranges import check_sizes
 from mugraph.cli.sizes_check import check_range
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
+from mugraph.sizes.chunk_plans import Chunk
+from mugraph.sizes.covering import Covering
 from mugraph.sizes.dynamic_results import superoptimized_for_sizes
+from mugraph.sizes.saved_sizes import LoadedSizes
 
 from .saved_folders import changed, unlisted, with_another
 
@@ -61,6 +64,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     opt = made(scores, (torch.randn(4, 16), torch.randn(16, 24)), 2, 8, 20)
     assert any(result.found for result in opt.table.values())
     return opt.save(tmp_path_factory.mktemp("sizes") / "scores")
+
+
+def test_first_slices_are_computed_alone_when_read_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = DynamicSuperoptimized.load(folder)
+    assert isinstance(loaded, LoadedSizes)
+    assert loaded.plan(19).chunks == (Chunk(0, 20),)
+    monkeypatch.delattr(Covering, "_padded")
+    memory, w = torch.full((40, 16), torch.nan), torch.randn(16, 24)
+    x = memory[:19].normal_()
+    torch.testing.assert_close(loaded(x, w)["y"], scores(x, w)["y"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [{"3": {"1": 1.0}}, {"20": {}}, {"20": {"1": -1.0}}, {"20": {"1": "much"}}, []])
+def test_parts_of_sizes_are_well_formed(folder: Path, tmp_path: Path, parts: Any) -> None:
+    with pytest.raises(InvalidInput, match="malformed"):
+        DynamicSuperoptimized.load(changed(folder, tmp_path / "changed", "sizes.json", lambda said: said.update(parts=parts)))
 
 
 def test_what_is_read_back_runs_at_every_size(folder: Path) -> None:

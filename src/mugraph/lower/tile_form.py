@@ -455,6 +455,23 @@ class Growing:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstSlices:
+    """How a kernel computes as many slices as a call says, the first of those it was made for (`mugraph.lower.first_slices`).
+
+    A slice is `rows` rows. Block b along dimension `dim` of the grid, or every block if that is None, has `extent` of them from
+    `step * b` on. `dims` has for each statement, phase by phase, the dimension of its points along which it stops behind the last
+    row; None for one that does not stop. `count` is the input that has the number of slices.
+    """
+
+    count: str
+    rows: int
+    dim: int | None
+    step: int
+    extent: int
+    dims: tuple[tuple[int | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Bands:
     """An order of blocks: `size` neighbours along dimension `dim` of the grid run one after the other before any dimension behind
     it goes on, and the last band has what is left. Dimensions before `dim` go on last."""
@@ -471,8 +488,8 @@ class Kernel:
     threads wait for each other; `resident` blocks are to run beside each other on a multiprocessor. `loads` stand in the order
     of the block graph. `tensors` says where those of the block graph lie that lie in buffers: one that moves has an entry for
     each place, in this order. Nothing that runs depends on it. Where one of `skips` holds an iteration may be left out, or run.
-    `growing` says which inputs have lengths that are arguments. Blocks are numbered by `bands`, or with the last dimension of the
-    grid fastest.
+    `growing` says which inputs have lengths that are arguments, `slices` that the number of these is one. Blocks are numbered by
+    `bands`, or with the last dimension of the grid fastest.
     """
 
     name: str
@@ -493,6 +510,7 @@ class Kernel:
     tensors: tuple[tuple[Value, Tile], ...] = ()
     skips: tuple[Skip, ...] = ()
     growing: Growing | None = None
+    slices: FirstSlices | None = None
     bands: Bands | None = None
 
     @property

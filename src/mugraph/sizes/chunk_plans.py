@@ -18,8 +18,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan:
-    """Chunks that cover a size, in order: the last overlaps the one before where sizes do not add up, and a lone one that is
-    larger is padded. No chunks are the function itself, which takes any size."""
+    """Chunks that cover a size, in order: the last overlaps the one before where sizes do not add up, and of a lone one that is
+    larger its first slices are computed, or it is padded. No chunks are the function itself, which takes any size."""
 
     chunks: tuple[Chunk, ...]
     seconds: float
@@ -28,17 +28,19 @@ class ChunkPlan:
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds of what a size is covered by: of `kernels` by size, of the function itself (`own`) at some sizes, and besides of
-    each `chunk` that is one of several, and of `padding`."""
+    each `chunk` that is one of several, and of `padding`. Those that can compute their first slices alone have `parts`, by size:
+    which part of their time so many of them take."""
 
     kernels: Mapping[int, float]
     own: Mapping[int, float] = field(default_factory=dict)
     chunk: float = 0.0
     padding: float = 0.0
+    parts: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
     def plan(self, size: int) -> ChunkPlan:
         """The cheapest plan for a size: among those with sizes in descending order, each of them as often as fits, once less
         often, or not at all."""
-        plans = [self._by_itself(size), *self._padded(size)]
+        plans = [self._by_itself(size), *self._padded(size), *self._in_part(size)]
         if size in self.kernels:
             plans.append(ChunkPlan((Chunk(0, size),), self.kernels[size]))
         sizes = sorted((known for known in self.kernels if known < size), reverse=True)
@@ -61,11 +63,16 @@ class Costs:
         return ChunkPlan((), between(self.own, size))
 
     def _padded(self, size: int) -> list[ChunkPlan]:
-        larger = {known: seconds for known, seconds in self.kernels.items() if known > size}
+        larger = {known: seconds for known, seconds in self.kernels.items() if known > size and known not in self.parts}
         if not larger:
             return []
         chosen = min(larger, key=larger.__getitem__)
         return [ChunkPlan((Chunk(0, chosen),), larger[chosen] + self.padding)]
+
+    def _in_part(self, size: int) -> list[ChunkPlan]:
+        """Larger kernels that compute so many slices alone."""
+        larger = [known for known in self.parts if known > size and known in self.kernels]
+        return [ChunkPlan((Chunk(0, known),), self.kernels[known] * between(self.parts[known], size)) for known in larger]
 
     def _covered(
         self, rest: int, sizes: Sequence[int], first: int, known: dict[tuple[int, int], tuple[float, tuple[int, ...]]]

@@ -12,6 +12,7 @@ from mugraph.frontend.torch_casts import TORCH_DTYPES
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.sizes.chunk_plans import Chunk
+from mugraph.sizes.sliced_kernels import SlicedKernels
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
 
 
@@ -27,8 +28,9 @@ class Covering:
     """What runs a function at `size` by kernels for the sizes of `chunks`. Safe to call from several threads.
 
     Chunks are views of the inputs where the dimension is their first. Kernels write their parts of the outputs in place there;
-    elsewhere these are copied. A lone chunk that is larger than the size gets its last slice repeated: what is computed besides
-    is defined, and integers are places of tables, where they are for the function. Its results are left out.
+    elsewhere these are copied. Of a lone chunk that is larger than the size the first slices are computed, by kernels of `parts`
+    if there are some for it. Else it gets its last slice repeated: what is computed besides is defined, and integers are places
+    of tables, where they are for the function. Its results are left out.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class Covering:
         size: int,
         chunks: Sequence[Chunk],
         results: Mapping[int, Superoptimized],
+        parts: Mapping[int, SlicedKernels],
     ) -> None:
         self.size, self.calling = size, calling
         self._axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
         self._places = list(zip(program.outputs, program.widths, strict=True))
         self._chunks = [self._chunk(chunk, results[chunk.size]) for chunk in chunks]
         reached = max(chunk.start + chunk.size for chunk in chunks)
+        self._part = parts.get(reached) if reached > size else None
         self._rows = None if reached == size else torch.arange(reached).clamp_(max=size - 1)
         self._whole = [None if dim is None else _slice(dim, 0, size * width) for dim, width in self._places]
         self._made = [
@@ -60,7 +64,10 @@ class Covering:
             for number, dim in self._axes:
                 if inputs[number].shape[dim] != self.size:
                     raise ShapeMismatch(f"an input has size {inputs[number].shape[dim]} where others have {self.size}")
-            outputs = self._outputs(inputs) if self._rows is None else self._padded(inputs, self._rows)
+            if self._part is not None:
+                outputs = self._part(*inputs)
+            else:
+                outputs = self._outputs(inputs) if self._rows is None else self._padded(inputs, self._rows)
         except (InvalidInput, ShapeMismatch):
             self.calling.flatten(args, kwargs)  # which says what of the whole arguments does not fit
             raise

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mugraph.sizes.saved_batches import LoadedBatches
     from mugraph.sizes.saved_sizes import LoadedRows, LoadedSizes
     from mugraph.sizes.sliced_functions import SlicedFunction
+    from mugraph.sizes.sliced_kernels import InPart
 
 Optimize = Callable[..., Superoptimized]
 """`mugraph.superoptimize`."""
@@ -84,6 +85,8 @@ class DynamicSuperoptimized(Shared):
         """All sizes that were compiled for so far."""
         self.costs = Costs({})
         """Of a function that acts on slices."""
+        self.in_part: dict[int, InPart] = {}
+        """And which kernels of the table compute their first slices alone, by size."""
         self._optimize = optimize
         places = [(dim.name, argument, position) for argument, dims in dynamic.items() for position, dim in dims.items()]
         self._first = [next((where, at) for name, where, at in places if name == wanted) for wanted in self.dims]
@@ -259,7 +262,8 @@ class DynamicSuperoptimized(Shared):
 
         assert self.sliced is not None
         table = {size: result for (size,), result in self.table.items()}
-        return Covering(self.sliced.calling_at(size), self.sliced.inputs, self.sliced.slice, size, chunks, table)
+        parts = {size: each.kernels for size, each in self.in_part.items() if each.kernels is not None}
+        return Covering(self.sliced.calling_at(size), self.sliced.inputs, self.sliced.slice, size, chunks, table, parts)
 
     def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any], **settings: Any) -> Superoptimized:
         if args and kwargs:
@@ -424,12 +428,14 @@ class _Table:
                 self.result.fill((size,), self.args, self.kwargs, budget=share)
         self.result.settings["budget"] = None
         self.settle()
+        self._improve_all()
         while self._may_grow:
             size = self._missing()
             if size is None:
-                return
+                break
             self._take_over(size)
             self.settle()
+        self._improve_all()
 
     @property
     def _may_grow(self) -> bool:
@@ -452,7 +458,24 @@ class _Table:
         measured = any(made.report.original_latency is not None for made in result.table.values())
         chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
         seconds, own = self._together(kernels) if measured else (_all_seconds(kernels), {})
-        result.costs = Costs(seconds, own, chunk, padding)
+        result.costs = Costs(seconds, own, chunk, padding, self._in_part(kernels, measured))
+
+    def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
+        """Which part of their time kernels take that compute their first slices alone; those of what is new are made."""
+        from mugraph.sizes.sliced_kernels import InPart  # loads PyTorch
+
+        result, sliced = self.result, self.result.sliced
+        assert sliced is not None
+        known, result.in_part = result.in_part, {}
+        for size, made in kernels.items():
+            if size in known and known[size].executable is made.executable:
+                result.in_part[size] = known[size]
+            elif size > sliced.dim.low:
+                args, kwargs = result.declared.resized((size,), self.args, self.kwargs)
+                example = made.calling.flatten(args, kwargs)
+                new = InPart.of(made.executable, sliced.inputs, sliced.slice.outputs, example, sliced.dim.low)
+                result.in_part[size] = new.measured(example) if measured else new
+        return {size: each.parts for size, each in result.in_part.items() if each.kernels is not None}
 
     def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
         """Seconds of kernels and of the function at the sizes of the table, all in turns: what other programs do meanwhile slows
@@ -497,6 +520,44 @@ class _Table:
         if not made:
             made = [self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.remaining)]
         self.result.table[size,] = self.result.specializations[size,] = made[0]
+
+    def _improve_all(self) -> None:
+        """Give sizes of the table the forms of others where these are faster."""
+        improved = [size for (size,) in sorted(self.result.table) if self._may_grow and self._improve(size)]
+        if improved:
+            self.settle()
+
+    def _improve(self, size: int) -> bool:
+        """Whether a size of the table was given the form of another, which is faster: one that covers it in less time than its
+        own kernels take as far as costs say, or if it has none the nearest. Sizes that are searched have a part of the budget
+        each."""
+        result, costs, before = self.result, self.result.costs, self.result.table[size,]
+        others = {known: seconds for known, seconds in costs.kernels.items() if known != size}
+        plan = replace(costs, kernels=others).plan(size)
+        covering = next((chunk.size for chunk in plan.chunks), None)
+        if not before.found and others:
+            covering = min(others, key=lambda known: abs(math.log(known / size)))
+        elif covering is None or plan.seconds >= costs.kernels.get(size, math.inf):
+            return False
+        if covering is None:
+            return False
+        graph = result.table[covering,].graph
+        if before.found and len(_different([before.graph, graph])) == 1:
+            return False
+        after = result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
+        if after.found and (not before.found or self._is_faster(size, after, before)):
+            return True
+        result.table[size,] = result.specializations[size,] = before
+        return False
+
+    def _is_faster(self, size: int, one: Superoptimized, other: Superoptimized) -> bool:
+        """Whether one of two results for a size is the faster one, as measured in turns or as far as is known."""
+        if None in (one.report.original_latency, other.report.original_latency):
+            return (_seconds(one) or math.inf) < (_seconds(other) or math.inf)
+        timed = one.executable.machine.timed
+        calls = {name: timed(self._call(size, run)).run for name, run in (("one", one), ("other", other))}
+        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        return seconds["one"] < seconds["other"]
 
     def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float]:
         """Seconds that a chunk costs beside its kernels, and that padding does, as measured at the smallest size."""

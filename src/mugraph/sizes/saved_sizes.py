@@ -12,7 +12,7 @@ this at every other size, is not in it: `mugraph verify --certificate DIR FILE.p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from mugraph.sizes.row_functions import RowFunction
 from mugraph.sizes.row_results import RowCall
 from mugraph.sizes.rows import Rows
 from mugraph.sizes.sliced_functions import SlicedFunction
+from mugraph.sizes.sliced_kernels import SlicedKernels, example_inputs, sliced_kernels
 from mugraph.sizes.sliced_programs import SlicedProgram
 
 
@@ -57,10 +58,18 @@ def save(
         "seconds": {str(size): costs.kernels[size] for size in sorted(table)},
         "chunk": costs.chunk,
         "padding": costs.padding,
+        "parts": {str(size): {str(n): part for n, part in parts.items()} for size, parts in costs.parts.items() if size in table},
     }
     if of_rows is not None:
         record["rows"] = {**of_rows.rows.to_json(), "compared": [list(pair) for pair in of_rows.pairs]}
     return range_folder.save(path, RANGE, record, table)
+
+
+def _parts_of(said: Mapping[str, Any]) -> dict[int, float]:
+    """Which part of the time of all slices so many take; raises ValueError where nothing is said."""
+    if not said:
+        raise ValueError("a size says nothing of its parts")
+    return {int(size): seconds_of(part) for size, part in said.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,10 @@ class SavedSizes:
         record = saved.record
         with saved.well_formed():
             seconds = {int(size): seconds_of(each) for size, each in record["seconds"].items()}
-            costs = Costs(seconds, {}, seconds_of(record["chunk"]), seconds_of(record["padding"]))
+            parts = {int(size): _parts_of(said) for size, said in record.get("parts", {}).items()}
+            costs = Costs(seconds, {}, seconds_of(record["chunk"]), seconds_of(record["padding"]), parts)
+            if not parts.keys() <= seconds.keys():
+                raise ValueError(f"{sorted(parts)} are to be computed in part, and there are {sorted(seconds)}")
             inputs = tuple(None if place is None else int(place) for place in record["inputs"])
             programs = saved.programs(seconds)
             rows = Rows.of_json(record["rows"], inputs) if "rows" in record else None
@@ -104,6 +116,8 @@ class LoadedSizes(Shared):
         self.table = dict(table)
         self._structure, self._inputs, self._places = saved.structure, saved.inputs, places
         self._constants = ConstantsBeside(table[max(table)].calling.constants)
+        self._parts = {size: kernels for size in self.costs.parts if (kernels := self._in_part(size)) is not None}
+        self.costs = replace(self.costs, parts={size: self.costs.parts[size] for size in self._parts})
         self._runs: dict[int, Callable[..., Any]] = {}
 
     def __call__(self, *tensors: Any) -> Any:
@@ -125,6 +139,13 @@ class LoadedSizes(Shared):
         self.dim.check(size)
         return self.costs.plan(size)
 
+    def _in_part(self, size: int) -> SlicedKernels | None:
+        """The kernels of a size that compute its first slices, printed again from its muGraph; None where they cannot here."""
+        executable, constants = self.table[size].executable, self._constants
+        example = example_inputs(executable.graph)
+        example = [*example[: len(example) - len(constants.saved)], *constants(example)]
+        return sliced_kernels(executable, self._inputs, self._places.outputs, example)
+
     def _run(self, size: int) -> Callable[..., Any]:
         chunks: Sequence[Chunk] = self.costs.plan(size).chunks
         shapes = [node.output.shape for node in self.table[chunks[0].size].program.inputs()]
@@ -133,7 +154,7 @@ class LoadedSizes(Shared):
             for shape, place in zip(shapes, self._inputs, strict=True)
         ]
         calling = _AtSize(tuple(wanted[: len(wanted) - len(self._constants.saved)]), self._structure, self._constants)
-        return Covering(calling, self._inputs, self._places, size, chunks, self.table)
+        return Covering(calling, self._inputs, self._places, size, chunks, self.table, self._parts)
 
     def __repr__(self) -> str:
         return (

@@ -46,6 +46,8 @@ def growing_buffers(kernel: Kernel) -> set[str]:
 
 def dims_along(kernel: Kernel) -> frozenset[int]:
     """The dimensions of the grid that cut an axis whose length is an argument: blocks far along them may have nothing to do."""
+    if kernel.slices is not None and kernel.slices.dim is not None:
+        return frozenset({kernel.slices.dim})
     if kernel.growing is None:
         return frozenset()
     starts = [window.starts[window.source.axis] for window in kernel.growing.windows]
@@ -74,6 +76,8 @@ class Iterations:
 def statements_of(kernel: Kernel, phase: Phase) -> Sequence[Bounded]:
     """The statements of a phase."""
     statements = kernel.of_phase(phase)
+    if kernel.slices is not None:
+        return _bounded(statements, kernel.slices.dims[phase])
     cut_off = None if kernel.growing is None else kernel.growing.cut_off
     return _bounded(statements, cut_off.dims if cut_off is not None and cut_off.phase is phase else (None,) * len(statements))
 

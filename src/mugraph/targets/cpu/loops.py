@@ -40,14 +40,20 @@ def print_loops(writer: Writer, statement: Elementwise | Reduce, bounded: int | 
         Nest(writer, statement, bounded).write()
 
 
-def print_stored_and_reduced(writer: Writer, stored: Elementwise, reduction: Reduce) -> bool:
-    """Write both a statement and the reduction of what it stores in one loop, if vectors of both lie along the same dimension."""
+def print_stored_and_reduced(writer: Writer, stored: Elementwise, reduction: Reduce, bounded: int | None = None) -> bool:
+    """Write both a statement and the reduction of what it stores in one loop, if vectors of both lie along the same dimension.
+    Along the dimension `bounded` of the result both stop behind `held` elements."""
     both = _in_one(writer, stored, reduction)
     if both is None or Nest(writer, stored).turned:
         return False
-    nest = Nest(writer, both, stores=True)
+    nest = Nest(writer, both, bounded, stores=True)
     vector = nest.loops[nest.vector]
-    if vector.size < UNROLLED * nest.lanes or not {0, 1}.issuperset(vector.strides) or not nest.reads_before_it_writes():
+    if (
+        vector.bounded
+        or vector.size < UNROLLED * nest.lanes
+        or not {0, 1}.issuperset(vector.strides)
+        or not nest.reads_before_it_writes()
+    ):
         return False
     with writer.block():
         nest.write()

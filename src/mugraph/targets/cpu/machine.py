@@ -20,6 +20,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.lookups import NEGATIVE, places
 from mugraph.lower import Launch, lower, with_shared_kernels
+from mugraph.lower.first_slices import Slices, with_first_slices
 from mugraph.lower.growing_inputs import Lengths, check_readers, with_lengths
 from mugraph.lower.inlining import with_cheap_values_inlined, with_joined_reductions
 from mugraph.lower.narrowing import with_copies_of_own_type, with_rounded_factors
@@ -84,14 +85,26 @@ class Cpu:
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
-        launches = {index: with_skips(launch, graph) for index, launch in lower(graph, passes=PASSES).items()}
-        launches = self._with_packed_weights(launches, graph.constants)
+        launches = self._lowered(graph)
         if self.matrix_units is not None:
             launches = {
                 index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
                 for index, launch in launches.items()
             }
         return with_shared_kernels(launches)
+
+    def lower_slices(self, graph: Graph, slices: Slices) -> dict[int, Launch]:
+        """The launches of a kernel graph that compute its first slices, as many as a call says.
+
+        Raises UnsupportedOperator where slices are not computed one by one.
+        """
+        stops = partial(product_stops, self.vectors or find_compiler().vectors)
+        return with_shared_kernels(with_first_slices(graph, self._lowered(graph), slices, stops))
+
+    def _lowered(self, graph: Graph) -> dict[int, Launch]:
+        """The launches of a kernel graph that read weights packed where they can."""
+        launches = {index: with_skips(launch, graph) for index, launch in lower(graph, passes=PASSES).items()}
+        return self._with_packed_weights(launches, graph.constants)
 
     def lower_growing(self, graph: Graph, lengths: Lengths) -> dict[int, Launch]:
         """The launches of a kernel graph that read inputs where their callers have them, up to a length that a call gives.

@@ -48,9 +48,13 @@ def product_stops(vectors: Vectors, kernel: Kernel, statement: Matmul, bounded: 
     """Whether a product is printed along the dimension `bounded` of its points up to `held` elements as if all were."""
     given = _broadcast(statement)
     product = oriented(given)
-    columns = bounded == statement.target.rank - (1 if product is given else 2)
-    copied = strips_copied(product, kernel.buffer(product.right.buffer).dtype, vectors) is not None
-    return product.strips is None and not copied and (is_inner(product) or not columns)
+    right, rank = kernel.buffer(product.right.buffer).dtype, statement.target.rank
+    columns = bounded == rank - (1 if product is given else 2)
+    if columns or bounded == rank:
+        in_strips = product.strips is not None or strips_copied(product, right, vectors) is not None
+        return not in_strips and (is_inner(product) or not columns)
+    on_tiles = product.strips is not None and product.strips == strips_for(product, right, vectors)
+    return product.dequantized is None and not on_tiles
 
 
 def oriented(product: Matmul) -> Matmul:
@@ -83,12 +87,12 @@ def form_of(writer: Writer, product: Matmul, bound: Bound | None = None) -> Prod
         return dequantizing(writer, product)
     if product.strips is not None:
         if product.strips == strips_for(product, writer.dtype(right), writer.vectors):
-            return PackedTiles(writer, product)
+            return PackedTiles(writer, product, bound)
         if product.strips == strips_in_panels(product, writer.dtype(right), writer.vectors):
-            return (PairPanels if product.strips.pairs else VectorPanels)(writer, product)
-        return (PackedPairs if product.strips.pairs else Packed)(writer, product)
+            return (PairPanels if product.strips.pairs else VectorPanels)(writer, product, bound)
+        return (PackedPairs if product.strips.pairs else Packed)(writer, product, bound)
     if (strips := strips_copied(product, writer.dtype(right), writer.vectors)) is not None:
-        return (CopiedPairs if strips.pairs else CopiedVectors)(writer, replace(product, strips=strips))
+        return (CopiedPairs if strips.pairs else CopiedVectors)(writer, replace(product, strips=strips), bound)
     pairs = multiplies_pairs(product, writer.dtype(right), writer.vectors)
     if is_inner(product):
         return InnerPairs(writer, product, bound) if pairs else Inner(writer, product, bound)

@@ -47,7 +47,7 @@ def print_left_pairs(product: Product) -> None:
         write.line(f"const bf16_t *pairs_a = {product.address('a', left, '0', '0')};")
         return
     write.line(f"bf16_t pairs_a[{product.rows * depth}] __attribute__((aligned(64)));")
-    with write.block(f"for (long i = 0; i < {HELD if product.bound is Bound.ROWS else product.rows}; ++i)"):
+    with write.block(f"for (long i = 0; i < {product.end}; ++i)"):
         strided = write.dtype(left) is DType.BF16 and left.strides[-1] == 2 and product.bound is not Bound.DEPTH
         alternate = (depth - 1) // product.lanes * product.lanes if strided else 0
         with write.block(f"for (long k = 0; k < {alternate}; k += {product.lanes})"):

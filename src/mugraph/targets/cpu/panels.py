@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from mugraph.ir.dtypes import DType
 from mugraph.lower.tile_form import Matmul, Strips
 from mugraph.targets.cpu.pairs import PACKED_BYTES, print_pair_products, print_strip_pairs, takes_pairs
-from mugraph.targets.cpu.products import CACHE_LINE, STRIP_WIDTHS, Packed, outer_tile, runs
+from mugraph.targets.cpu.products import CACHE_LINE, STRIP_WIDTHS, Bound, Packed, outer_tile, runs
 from mugraph.targets.cpu.source import Vectors
 
 COPIED_BYTES = 1 << 23
@@ -100,9 +100,8 @@ class Panels(Packed):
         for across in runs(columns, self.strips.width):
             start, end = across.start, across.start + across.count * across.size
             with self.writer.block(f"for (long j = j0 + {start}; j < j0 + {end}; j += {across.size})"):
-                for down in runs(self.rows, self.group):
-                    with self.loop("i", down):
-                        self.tile(depth, down.size, across.size)
+                for down in self.parts(Bound.ROWS, "i", self.rows, self.group):
+                    self.tile(depth, down, across.size)
 
     def prefetch(self, columns: int) -> None:
         """Ask for what is read later: each group of rows that meet a strip, for its part of the next one."""
@@ -124,7 +123,7 @@ class Panels(Packed):
     def print_rounded(self, columns: int) -> None:
         """Write the sums of a block of columns to the target in its type."""
         target, dtype = self.product.target, self.writer.dtype(self.product.target)
-        with self.writer.block(f"for (long i = 0; i < {self.rows}; ++i)"):
+        with self.writer.block(f"for (long i = 0; i < {self.end}; ++i)"):
             for run in runs(columns, self.lanes):
                 with self.loop("j", run):
                     there = self.address("c", target, "i", "j0 + j")
@@ -172,7 +171,7 @@ class VectorPanels(Panels):
         """Row by row of a panel; rows have the same distance in all panels."""
         left, write = self.product.left, self.writer
         for panel in runs(self.depth, self.panel_rows):
-            with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.rows}; ++i)"):
+            with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.end}; ++i)"):
                 place = f"left_a + {self.high} * k0 + {self.panel_rows} * i + k"
                 for run in runs(panel.size, self.lanes):
                     with self.loop("k", run):

@@ -34,6 +34,7 @@ from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.read_ahead import steps_ahead
 from mugraph.targets.cpu.scans import print_scan, print_scans
 from mugraph.targets.cpu.skips import print_idle, print_memory, print_skips
+from mugraph.targets.cpu.slices import blocks_of, print_rows
 from mugraph.targets.cpu.source import Vectors, Writer
 
 _PRELUDE = ("prelude", "elementary")
@@ -77,8 +78,9 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
         _print_memory(writer, kernel)
         print_memory(writer, kernel)
         along = dims_along(kernel)
-        with writer.block(_blocks_in_turn(writer, kernel, blocks, parallel, along=bool(along))):
+        with writer.block(_blocks_in_turn(writer, kernel, parallel)):
             _print_coordinates(writer, kernel, along)
+            print_rows(writer, kernel)
             with reading(writer, kernel, Phase.BEFORE):
                 _print_statements(writer, statements_of(kernel, Phase.BEFORE))
             for run in iterations(writer, kernel):
@@ -97,12 +99,13 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     return "\n".join(writer.lines) + "\n"
 
 
-def _blocks_in_turn(writer: Writer, kernel: Kernel, blocks: int, parallel: int, along: bool) -> str:
-    """The head of the loop over the blocks that a thread runs; `along` if some may lie behind a length."""
+def _blocks_in_turn(writer: Writer, kernel: Kernel, parallel: int) -> str:
+    """The head of the loop over the blocks that a thread runs."""
+    blocks = blocks_of(kernel)
     if kernel.skips:
         writer.line(f"long *const taken = arguments[{len(kernel.inputs) + len(kernel.outputs)}];")
-        return f"for (long block; (block = {blocks - 1} - next_block(taken)) >= 0;)"
-    if along:
+        return f"for (long block; (block = {blocks} - 1 - next_block(taken)) >= 0;)"
+    if kernel.growing is not None and dims_along(kernel):  # some may lie behind a length
         writer.line("long first, step;")
         writer.line(f"turns({parallel}, &first, &step);")
         return f"for (long block = first; block < {blocks}; block += step)"
@@ -179,6 +182,8 @@ def _printed_in_one_loop(writer: Writer, both: Sequence[Bounded]) -> bool:
     match [(each.statement, each.dim) for each in both]:
         case [(Elementwise() as stored, None), (Reduce() as reduction, None)]:
             return print_stored_and_reduced(writer, stored, reduction)
+        case [(Elementwise() as stored, int()), (Reduce() as reduction, int() as dim)] if dim < reduction.target.rank:
+            return print_stored_and_reduced(writer, stored, reduction, dim)
     return False
 
 

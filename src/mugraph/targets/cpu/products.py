@@ -83,7 +83,12 @@ _DOTS_AHEAD = 16
 
 
 _POWERS = (8, 4, 2, 1)
-"""Rows and columns of register tiles for what is left of a dimension that is bounded."""
+"""Rows and columns of register tiles for what is left of a dimension that is bounded, if that may be much."""
+
+
+def pieces_of_rest(size: int) -> Sequence[int]:
+    """Into which pieces less than `size` rows or columns are cut, from the largest on: of few there is a tile for each number."""
+    return range(size - 1, 0, -1) if size <= _POWERS[0] else [power for power in _POWERS if power < size]
 
 
 class Bound(Enum):
@@ -123,7 +128,7 @@ class Product(ABC):
             return
         with self.writer.block():
             self.writer.line(f"long {name} = 0;")
-            for piece in (size, *(power for power in _POWERS if power < size)):
+            for piece in (size, *pieces_of_rest(size)):
                 with self.writer.block(f"for (; {name} + {piece} <= {HELD}; {name} += {piece})"):
                     yield piece
 
@@ -140,6 +145,11 @@ class Product(ABC):
         with self.writer.block(f"if ({HELD} % {size})"):
             self.writer.line(f"const long k = {HELD} / {size} * {size};")
             yield f"{HELD} % {size}"
+
+    @property
+    def end(self) -> str:
+        """How many rows there are."""
+        return HELD if self.bound is Bound.ROWS else str(self.rows)
 
     def loop(self, name: str, run: Run) -> AbstractContextManager[None]:
         """A loop over the starts of a run's pieces."""
@@ -283,8 +293,8 @@ class Packed(Outer):
     A panel is summed by itself: errors of long sums grow with its terms and the number of panels, not with their product.
     """
 
-    def __init__(self, writer: Writer, product: Matmul) -> None:
-        super().__init__(writer, product)
+    def __init__(self, writer: Writer, product: Matmul, bound: Bound | None = None) -> None:
+        super().__init__(writer, product, bound)
         assert product.strips is not None, "the right factor lies in strips"
         self.strips, self.streams, self.panel_rows = product.strips, True, product.strips.depth
 

@@ -37,7 +37,13 @@ def place_of(tile: Tile) -> Place:
 
 def steps_ahead(kernel: Kernel) -> dict[Place, int]:
     """Of tiles of inputs that a block reads more than once, by their places, how many elements further the next block's lies."""
-    if kernel.loop > 1 or kernel.skips or kernel.growing is not None or kernel.grid[-1:] in ((), (1,)):
+    if (
+        kernel.loop > 1
+        or kernel.skips
+        or kernel.growing is not None
+        or (kernel.slices is not None and len(kernel.grid) > 1)
+        or kernel.grid[-1:] in ((), (1,))
+    ):
         return {}
     reads = [tile for statement in kernel.statements for tile in statement.sources]
     again = {place_of(tile) for tile in reads if [place_of(other) for other in reads].count(place_of(tile)) > 1}

@@ -1,0 +1,237 @@
+"""Kernels that compute the first slices of those they were made for: bits of those for all, nothing touched behind."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
+from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
+from mugraph.ir.ops import LEAST
+from mugraph.runtime import Executable, build
+from mugraph.runtime.packed_operands import _IN_USE
+from mugraph.sizes.sliced_kernels import InPart, SlicedKernels, example_inputs
+from mugraph.testing.mugraphs import LARGE, SMALL, random_mugraph
+from threads import at_once
+
+WIDTH, COLUMNS = 48, 80
+
+
+def program(*inputs: tuple[tuple[int, ...], DType]) -> tuple[GraphBuilder, list[Value]]:
+    """A kernel graph to be, and its inputs."""
+    kernel = GraphBuilder(Level.KERNEL)
+    return kernel, [kernel.input(f"x{number}", *each) for number, each in enumerate(inputs)]
+
+
+def norm_linear(rows: int, grid: tuple[int, ...], dtype: DType = DType.FP32, loop: int = 2) -> Graph:
+    """Rows times a matrix, each divided by its norm; the grid cuts rows and columns."""
+    kernel, values = program(((rows, WIDTH), dtype), ((WIDTH, COLUMNS), dtype))
+    block = GraphBuilder(Level.BLOCK, grid=grid, loop=loop)
+    x = block.iterator(0, kernel.tensor(values[0]), (0, None), 1)
+    w = block.iterator(1, kernel.tensor(values[1]), (None, 1), 0)
+    product = block.add("accumulate", block.add("matmul", x, w), combine="sum")
+    squares = block.add("sum", block.add("square", x), dim=1, size=WIDTH // loop)
+    norm = block.add("sqrt", block.add("accumulate", squares, combine="sum"))
+    saved = block.add("output_saver", block.add("div", product, norm), omap=(0, 1))
+    return kernel.build(list(kernel.graph_defined(block.build([saved]), values)))
+
+
+def attention(samples: int, blocks: int) -> Graph:
+    """Attention of two heads of every sample; a block has some heads, which may be less than a sample's or more."""
+    heads, keys, width = 2 * samples, 32, 16
+    kernel, given = program(*(((samples, 2, rows, width), DType.FP32) for rows in (3, keys, keys)))
+    values = [kernel.add("reshape", value, shape=(heads, *kernel.tensor(value).shape[2:])) for value in given]
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,), loop=2)
+    q, k, v = (block.iterator(number, kernel.tensor(value), (0,), 1 if number else None) for number, value in enumerate(values))
+    scores = block.add("matmul", q, block.add("transpose", k, permutation=(0, 2, 1)))
+    largest = block.add("max", scores, dim=2, size=keys // 2, least=LEAST)
+    weights = block.add("exp", block.add("sub", scores, largest))
+    mixed = block.add("accumulate_rescaled", block.add("matmul", weights, v), largest)
+    total = block.add("accumulate_rescaled", block.add("sum", weights, dim=2, size=keys // 2), largest)
+    saved = block.add("output_saver", block.add("div", mixed, total), omap=(0,))
+    (made,) = kernel.graph_defined(block.build([saved]), values)
+    return kernel.build([kernel.add("reshape", made, shape=kernel.tensor(given[0]).shape)])
+
+
+def two_kernels(rows: int) -> Graph:
+    """A kernel of blocks of rows, and one of blocks of columns that reads what it makes."""
+    kernel, values = program(((1, rows, WIDTH), DType.FP32), ((WIDTH, WIDTH), DType.FP32))
+    first = GraphBuilder(Level.BLOCK, grid=(rows // 4,))
+    x = first.iterator(0, kernel.tensor(values[0]), (1,), None)
+    largest = first.add("max", x, dim=2, size=WIDTH, least=LEAST)
+    saved = first.add("output_saver", first.add("exp", first.add("sub", x, largest)), omap=(1,))
+    (between,) = kernel.graph_defined(first.build([saved]), values[:1])
+    second = GraphBuilder(Level.BLOCK, grid=(3,))
+    left = second.iterator(0, kernel.tensor(between), (None,), None)
+    right = second.iterator(1, kernel.tensor(values[1]), (1,), None)
+    made = second.add("output_saver", second.add("matmul", left, right), omap=(2,))
+    return kernel.build(list(kernel.graph_defined(second.build([made]), [between, values[1]])))
+
+
+def sliced(executable: Executable, *dims: int | None, capacity: int) -> SlicedKernels:
+    """Kernels for the first slices, whose outputs have these in the dimension of the first input."""
+    return SlicedKernels(executable, dims, (dims[0],) * len(executable.graph.outputs), capacity)
+
+
+def with_constants(graph: Graph, *numbers: int) -> Graph:
+    """The graph with some inputs as weights, which are packed."""
+    return graph.with_constants([graph.input_names[number] for number in numbers])
+
+
+def drawn(seed: int) -> tuple[Graph, tuple[int | None, ...], int]:
+    """A random muGraph, which of its inputs are taken to have slices, and how many."""
+    rng = random.Random(seed)
+    graph = random_mugraph(rng, 1 + seed % 2, SMALL if seed % 3 else LARGE)
+    shapes = [node.output.shape for node in graph.inputs()]
+    outputs = {tensor.shape[0] for tensor in graph.output_tensors if tensor.shape}
+    capacity = rng.choice(sorted({shape[0] for shape in shapes if shape} & outputs - {1}) or [1])
+    return graph, tuple(0 if shape and shape[0] == capacity else None for shape in shapes), capacity
+
+
+SEEDS = (23, 144, 470, 549, 799, 2202)
+"""Of muGraphs that can stop, some of which have two kernels."""
+GRAPHS = {
+    "every block has all rows": lambda: norm_linear(24, (1, 2)),
+    "a grid along rows": lambda: norm_linear(24, (3, 1)),
+    "a grid along both": lambda: norm_linear(20, (2, 5)),
+    "rows one by one": lambda: norm_linear(12, (12, 1)),
+    "few rows": lambda: norm_linear(3, (1, 1)),
+    "bf16": lambda: norm_linear(24, (2, 1), DType.BF16),
+    "packed weights": lambda: with_constants(norm_linear(64, (1, 2)), 1),
+    "packed pairs": lambda: with_constants(norm_linear(9, (1, 1), DType.BF16), 1),
+    "packed pairs in panels": lambda: with_constants(norm_linear(40, (1, 1), DType.BF16), 1),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_first_rows_are_those_of_all(name: str) -> None:
+    executable = build(GRAPHS[name]())
+    capacity = executable.graph.inputs()[0].output.shape[0]
+    kernels = sliced(executable, 0, None, capacity=capacity)
+    assert kernels.agree_with(executable, example_inputs(executable.graph))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 6, 12])
+def test_a_block_may_have_a_part_of_a_sample_or_several(blocks: int) -> None:
+    executable = build(attention(6, blocks))
+    kernels = sliced(executable, 0, 0, 0, capacity=6)
+    assert kernels.agree_with(executable, example_inputs(executable.graph))
+
+
+def test_kernels_hand_first_slices_on() -> None:
+    executable = build(two_kernels(12))
+    kernels = sliced(executable, 1, None, capacity=12)
+    assert kernels.agree_with(executable, example_inputs(executable.graph))
+
+
+def test_a_row_too_many_would_be_noticed() -> None:
+    executable = build(norm_linear(8, (1, 1)))
+    kernels, example = sliced(executable, 0, None, capacity=8), example_inputs(executable.graph)
+
+    def one_more(arrays: list[Any]) -> None:
+        count = arrays[len(example)]
+        count[0] += count[0] < 8
+
+    kernels._run = replace(kernels._run, steps=(one_more, *kernels._run.steps))  # as of kernels that stop too late
+    assert not kernels.agree_with(executable, example)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_mugraphs_agree(seed: int) -> None:
+    """Whatever can stop computes what all of it does, whether or not its inputs have a common axis on purpose."""
+    graph, places, capacity = drawn(seed)
+    executable = build(graph)
+    kernels = SlicedKernels(executable, places, (0,) * len(graph.outputs), capacity)
+    assert kernels.agree_with(executable, example_inputs(graph))
+
+
+def test_what_is_not_computed_slice_by_slice_is_refused() -> None:
+    executable = build(norm_linear(24, (2, 1)))
+    with pytest.raises(UnsupportedOperator, match="one behind the other"):
+        SlicedKernels(executable, (1, 0), (0,), WIDTH)  # columns are no outermost dimension
+    with pytest.raises(UnsupportedOperator, match="slice"):
+        SlicedKernels(executable, (None, 0), (0,), WIDTH)  # they are summed over
+    with pytest.raises(UnsupportedOperator, match="one behind the other"):
+        SlicedKernels(executable, (0, None), (None,), 24)
+    kernel, (x, w) = program(((6, 4), DType.FP32), ((4, 4), DType.FP32))
+    between = build(kernel.build([kernel.add("matmul", x, w)]))
+    with pytest.raises(UnsupportedOperator, match="kernels alone"):
+        SlicedKernels(between, (0, None), (0,), 6)
+
+
+def test_rows_that_are_summed_up_are_no_slices() -> None:
+    kernel, (x,) = program(((6, 4), DType.FP32))
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    inside = block.iterator(0, kernel.tensor(x), (None,), None)
+    total = block.add("add", inside, block.add("sum", inside, dim=0, size=6))
+    saved = block.add("output_saver", total, omap=(0,))
+    executable = build(kernel.build(list(kernel.graph_defined(block.build([saved]), [x]))))
+    with pytest.raises(UnsupportedOperator, match="one by one"):
+        SlicedKernels(executable, (0,), (0,), 6)
+
+
+def test_tensors_that_do_not_fit_are_named() -> None:
+    kernels = sliced(build(norm_linear(8, (1, 1))), 0, None, capacity=8)
+    w = torch.randn(WIDTH, COLUMNS)
+    for _ in range(2):  # as they are read, and as they are recognized
+        assert kernels(torch.randn(3, WIDTH), w)[0].shape == (3, COLUMNS)
+        for count in (0, 9):
+            with pytest.raises(ShapeMismatch, match=f"has {count} slices; there are kernels for 1 to 8"):
+                kernels(torch.randn(count, WIDTH), w)
+        with pytest.raises(ShapeMismatch):
+            kernels(torch.randn(3, WIDTH + 1), w)
+        with pytest.raises(InvalidInput):
+            kernels(torch.randn(3, WIDTH).double(), w)
+        with pytest.raises(InvalidInput, match="expected 2 inputs"):
+            kernels(torch.randn(3, WIDTH))
+
+
+def test_tensors_in_other_memory_are_copied() -> None:
+    executable = build(norm_linear(8, (1, 1)))
+    kernels, (x, w) = sliced(executable, 0, None, capacity=8), example_inputs(executable.graph)
+    (wanted,) = executable(x, w)
+    apart = torch.full((8, 2 * WIDTH), torch.nan)
+    apart[:, :WIDTH] = x
+    for given in (x[:5], apart[:5, :WIDTH], x.T.contiguous().T[:5], x[:5].clone()):
+        assert torch.equal(kernels(given, w)[0], wanted[:5])
+
+
+def test_threads_may_call_with_different_numbers() -> None:
+    executable = build(norm_linear(24, (1, 1)))
+    kernels, (x, w) = sliced(executable, 0, None, capacity=24), example_inputs(executable.graph)
+    (wanted,) = executable(x, w)
+
+    def called(count: int) -> None:
+        for _ in range(50):
+            assert torch.equal(kernels(x[:count], w)[0], wanted[:count])
+
+    at_once(called, [1, 7, 23, 24])
+
+
+def test_weights_are_packed_once_for_all_numbers() -> None:
+    graph = with_constants(norm_linear(64, (1, 2)), 1)
+    executable = build(graph)
+    kernels, (x, w) = sliced(executable, 0, None, capacity=64), example_inputs(graph)
+    executable(x, w)
+    packed = len(_IN_USE)
+    for count in (1, 5, 64):
+        kernels(x[:count], w)
+    assert packed > 0
+    assert len(_IN_USE) == packed
+
+
+def test_parts_of_the_time_are_measured() -> None:
+    executable = build(norm_linear(24, (1, 1)))
+    example = example_inputs(executable.graph)
+    known = InPart.of(executable, (0, None), (0,), example, 2)
+    assert known.kernels is not None
+    assert known.parts == {2: 1.0, 24: 1.0}
+    measured = known.measured(example)
+    assert sorted(measured.parts) == [2, 6, 12, 18, 24]
+    assert measured.parts[24] == 1
+    assert min(measured.parts.values()) > 0
+    assert InPart.of(build(norm_linear(24, (1, 1))), (0, None), (None,), example, 2).measured(example)[1:] == (None, {})
