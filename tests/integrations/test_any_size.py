@@ -15,8 +15,10 @@ import mugraph
 from mugraph import Dim, DynamicSuperoptimized
 from mugraph.errors import IndexOutOfRange, InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
+from mugraph.selection.structure_key import form_of
 from mugraph.sizes.chunk_plans import Chunk
-from mugraph.sizes.dynamic_results import superoptimized_for_sizes
+from mugraph.sizes.dynamic_results import _Table, superoptimized_for_sizes
+from mugraph.support.deadline import Deadline
 from threads import at_once
 
 HIGH = 96
@@ -263,3 +265,23 @@ def test_one_size_needs_one_entry() -> None:
 def test_what_has_no_sizes_is_refused(inputs: Any, settings: Any, match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
         mugraph.superoptimize(norm_linear, inputs, dynamic={0: {0: BATCH}}, **settings)
+
+
+def test_a_size_for_which_nothing_was_found_takes_over_the_nearest_form() -> None:
+    dynamic: dict[int | str, dict[int, Dim]] = {0: {0: BATCH}}
+    inputs = (drawn(4, 24), W)
+    opt = superoptimized_for_sizes(
+        mugraph.superoptimize, norm_linear, (inputs, {}), dynamic, [{"batch": 4}], None, {"profile": False}
+    )
+    assert opt.table[4,].found
+    table = _Table(opt, inputs, {}, Deadline(None))
+    opt.fill((16,), inputs, {}, budget=1e-3)
+    table.settle()
+    assert not opt.table[16,].found
+    assert opt.plan(15).chunks[0].size == 4
+    table._improve_all()
+    assert opt.table[16,].found
+    assert form_of(opt.table[16,].graph) == form_of(opt.table[4,].graph)
+    assert opt.plan(15).chunks == (Chunk(0, 16),)  # the first slices alone
+    x = drawn(15, 24)
+    check(opt(x, W), exact(norm_linear, (x, W)))

@@ -49,7 +49,7 @@ class Covering:
         self._chunks = [self._chunk(chunk, results[chunk.size]) for chunk in chunks]
         reached = max(chunk.start + chunk.size for chunk in chunks)
         self._part = parts.get(reached) if reached > size else None
-        self._rows = None if reached == size else torch.arange(reached).clamp_(max=size - 1)
+        self._rows = None if reached == size or self._part is not None else torch.arange(reached).clamp_(max=size - 1)
         self._whole = [None if dim is None else _slice(dim, 0, size * width) for dim, width in self._places]
         self._made = [
             None if dim is None else (_with_size(tensor.shape, dim, size * width), TORCH_DTYPES[tensor.dtype])
