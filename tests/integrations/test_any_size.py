@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import mugraph
 from mugraph import Dim, DynamicSuperoptimized
-from mugraph.errors import IndexOutOfRange, InvalidInput, ShapeMismatch
+from mugraph.errors import GradientsDropped, IndexOutOfRange, InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
 from mugraph.selection.structure_key import form_of
 from mugraph.sizes.chunk_plans import Chunk
@@ -285,3 +285,12 @@ def test_a_size_for_which_nothing_was_found_takes_over_the_nearest_form() -> Non
     assert opt.plan(15).chunks == (Chunk(0, 16),)  # the first slices alone
     x = drawn(15, 24)
     check(opt(x, W), exact(norm_linear, (x, W)))
+
+
+def test_nobody_is_warned_of_gradients_where_a_table_is_made(recwarn: pytest.WarningsRecorder) -> None:
+    layer = torch.nn.Sequential(torch.nn.RMSNorm(24), torch.nn.Linear(24, 32))
+    opt = superoptimized_for_sizes(
+        mugraph.superoptimize, layer, ((drawn(4, 24),), {}), {0: {0: BATCH}}, [{"batch": 8}], None, {"profile": False}
+    )
+    assert opt.in_part[8].kernels is not None
+    assert not [warning for warning in recwarn if warning.category is GradientsDropped]

@@ -462,6 +462,8 @@ class _Table:
 
     def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
         """Which part of their time kernels take that compute their first slices alone; those of what is new are made."""
+        import torch
+
         from mugraph.sizes.sliced_kernels import InPart  # loads PyTorch
 
         result, sliced = self.result, self.result.sliced
@@ -472,7 +474,8 @@ class _Table:
                 result.in_part[size] = known[size]
             elif size > sliced.dim.low:
                 args, kwargs = result.declared.resized((size,), self.args, self.kwargs)
-                example = made.calling.flatten(args, kwargs)
+                with torch.no_grad():  # of kernels that are tried nobody wants gradients
+                    example = made.calling.flatten(args, kwargs)
                 new = InPart.of(made.executable, sliced.inputs, sliced.slice.outputs, example, sliced.dim.low)
                 result.in_part[size] = new.measured(example) if measured else new
         return {size: each.parts for size, each in result.in_part.items() if each.kernels is not None}

@@ -270,18 +270,18 @@ def _corners(capacity: int) -> list[int]:
 
 
 def example_inputs(graph: Graph) -> list[torch.Tensor]:
-    """Numbers for the inputs of a kernel graph, in which each slice is another."""
+    """Numbers for the inputs of a kernel graph."""
     return [_example(node.output.shape, TORCH_DTYPES[node.output.dtype]) for node in graph.inputs()]
 
 
 def _example(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
-    """Normal floating-point numbers; integers and booleans that are 0 or 1."""
+    """Normal floating-point numbers, any booleans, and 0 for integers, which is in the range of every table."""
     generator = torch.Generator().manual_seed(0)
     if dtype in (torch.float32, torch.float64):
         return torch.randn(shape, dtype=dtype, generator=generator)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
-    return torch.randint(2, shape, generator=generator).to(dtype)
+    return torch.randint(2, shape, generator=generator).to(dtype) if dtype is torch.bool else torch.zeros(shape, dtype=dtype)
 
 
 def _nothing(tensor: torch.Tensor) -> torch.Tensor:
