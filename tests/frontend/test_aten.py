@@ -37,6 +37,7 @@ SPECIAL = torch.tensor(
 OTHERS = torch.tensor([[1.0, math.inf, math.inf, -0.0], [0.0, 1.0, math.nan, math.nan], [3.0, -math.inf, 1.0, 0.25]]).double()
 HALVES = torch.tensor([[0.5, 1.5, 2.5, -0.5], [-1.5, -2.5, 3.0, -4.0], [8388609.0, -0.75, 1e30, 0.25]]).double()
 HIDDEN = torch.tensor([[-math.inf] * 4, [1.0, -math.inf, -2.0, -math.inf], [0.0, 1.0, 2.0, 3.0]]).double()
+HUGE = torch.tensor([[math.inf] * 3, [math.inf, -math.inf, 1.0], [3.4e38, -3.4e38, -math.inf], [-3.4e38] * 3]).double()
 OF_ONE = (
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"),
     *("exp2", "expm1", "log1p", "erf", "erfc"),
@@ -123,6 +124,8 @@ CASES = [
     case("log_softmax", X, -1), case("_log_softmax", BATCH * 1000, 1, False),
     case("logsumexp", X, [1]), case("logsumexp", BATCH * 1000, [0, -1], True), case("softmax", X * 1000, 0),
     case("logsumexp", HIDDEN, [1]), case("logsumexp", HIDDEN, [1], True), case("logsumexp", HIDDEN, [0, 1]),
+    *(case("logsumexp", operand, *rest) for operand in (SPECIAL, OTHERS) for rest in ([[1]], [[0], True], [[0, 1]])),
+    case("logsumexp", HUGE, [1]), case("logsumexp", HUGE, [0], True),
     case("layer_norm", BATCH, [4]), case("layer_norm", BATCH, [3, 4], random(3, 4), random(3, 4), 1e-3),
     case("group_norm", random(2, 6, 5), 3), case("group_norm", random(2, 6, 5, 2), 2, random(6), random(6), 1e-3),
     case("native_group_norm", random(2, 6, 5), random(6), None, 2, 6, 5, 3, 1e-5),

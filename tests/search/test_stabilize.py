@@ -40,19 +40,30 @@ def test_softmax_gets_a_row_maximum() -> None:
     assert any("max" in operators(candidate.graph) for candidate in found)
 
 
-def test_the_logarithm_of_no_probability_is_minus_infinity() -> None:
+def test_logarithms_of_sums_that_are_nothing_or_infinite_are_infinities() -> None:
     p = Program()
-    x = p.input("x", (4, 64))
-    largest = x.amax(-1, keepdim=True).maximum(DType.FP32.least)
+    x = p.input("x", (4, 16))
+    largest = x.amax(-1, keepdim=True).maximum(DType.FP32.least).minimum(DType.FP32.largest)
     program = finished(p, (x - largest).exp().sum(-1, keepdim=True).apply("log") + largest)
-    hidden = np.linspace(-3.0, 3.0, 256).reshape(4, 64)
-    hidden[1], hidden[2, 5:] = -np.inf, -np.inf
-    expected = np.logaddexp.reduce(hidden, axis=-1, keepdims=True)
-    found = search(program, SMALL).candidates
+    scores = np.linspace(-3.0, 3.0, 64).reshape(4, 16)
+    scores[1], scores[2, 5:], scores[3, 9] = -np.inf, -np.inf, np.inf
+    expected = np.logaddexp.reduce(scores, axis=-1, keepdims=True)
+    found = search(program, CPU).candidates
     assert found
     for candidate in found:
-        (result,) = evaluate(candidate.graph, [hidden], FloatArithmetic())
+        (result,) = evaluate(candidate.graph, [scores], FloatArithmetic())
         np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("negated", [False, True])
+def test_a_row_that_is_shifted_by_its_clamped_maximum_is_shifted_by_no_other(negated: bool) -> None:
+    p = Program()
+    x = p.input("x", (4, 64))
+    largest = x.amax(-1, keepdim=True).maximum(DType.FP32.least).minimum(DType.FP32.largest)
+    exponentials = (x + -largest if negated else x - largest).exp()
+    program = finished(p, exponentials / exponentials.sum(-1, keepdim=True) + largest)
+    graphs = [candidate.graph for candidate in search(program, CPU).candidates]
+    assert min(sum(node.op == "max" for _, node in graph.walk()) for graph in graphs) == 1
 
 
 def test_a_loop_over_keys_gets_rescaled_accumulators() -> None:

@@ -257,10 +257,10 @@ def _log_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 
 def _logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    """Rows of -inf are shifted by a finite number, too: the logarithm of no probability is -inf, and -inf + inf no number."""
+    """Rows with infinities are shifted by a finite number, too: inf - inf is no number, where the sum is 0 or inf."""
 
     def largest(keepdim: bool) -> Tensor:
-        return x.amax(dim, keepdim).maximum(x.dtype.least)
+        return x.amax(dim, keepdim).maximum(x.dtype.least).minimum(x.dtype.largest)
 
     return (x - largest(keepdim=True)).exp().sum(dim, keepdim).apply("log") + largest(keepdim)
 

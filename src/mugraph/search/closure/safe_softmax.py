@@ -22,6 +22,7 @@ import numpy as np
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
 from mugraph.ir.axes import AxisProgram, AxisSet, Term, pruned
 from mugraph.ir.ops import LOWEST
+from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.context import Context, TinyInputs
 from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Evaluator, Sketch, Step
@@ -91,6 +92,8 @@ class _Shift:
     accumulators: tuple[int, ...]
     partial: bool
 
+
+_MINUS_ONE = Scalar.of(-1)
 
 _MOST_READERS = 6
 """Steps that read an exponential, of which all subsets are looked at."""
@@ -232,14 +235,23 @@ def exponentials(sketch: Sketch) -> list[int]:
     return [i for i, step in enumerate(sketch.steps) if step.op == "exp" and i not in shifted]
 
 
-# by name: the pattern is x - max(x), or less where the larger of that and something else is subtracted
+# by name: the pattern is x - max(x), or less where the larger of that and something else is subtracted; -max is added
 def _is_shift(sketch: Sketch, index: int) -> bool:
     step = sketch.steps[index]
-    if step.op != "sub":
+    if step.op not in ("sub", "add"):
         return False
-    exponent, subtracted = step.inputs
-    bounds = [subtracted, *(sketch.steps[subtracted].inputs if sketch.steps[subtracted].op == "maximum" else ())]
-    return any(sketch.steps[bound].op == "max" and sketch.steps[bound].inputs[0] == exponent for bound in bounds)
+    sides = (step.inputs,) if step.op == "sub" else (step.inputs, step.inputs[::-1])
+    return any(_bounds(sketch, subtracted, exponent, step.op == "add") for exponent, subtracted in sides)
+
+
+# by name: as in `_is_shift`, where a largest number is -max(-m, -c)
+def _bounds(sketch: Sketch, index: int, exponent: int, negated: bool) -> bool:
+    """Whether a row value is the maximum of an exponent, clamped or not; `negated`, if it is that times -1."""
+    step = sketch.steps[index]
+    if step.op == "max":
+        return not negated and step.inputs[0] == exponent
+    turned = step.op == "mul" and any(sketch.steps[i].scalar == _MINUS_ONE for i in step.inputs)
+    return (turned or step.op == "maximum") and any(_bounds(sketch, i, exponent, negated != turned) for i in step.inputs)
 
 
 def _downstream(sketch: Sketch, index: int) -> list[int]:
