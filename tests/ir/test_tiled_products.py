@@ -77,6 +77,26 @@ def test_blas_multiplies_no_long_vectors(left: tuple[int, ...], right: tuple[int
         np.testing.assert_allclose(tiled_product(x, y), exact, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize(("rows", "columns", "vector"), [(200, 1, 1), (1, 200, 0)])
+def test_vectors_that_lie_apart_in_memory_are_put_together_first(rows: int, columns: int, vector: int) -> None:
+    """Each row of a matrix would meet the strides of the vector: that took two to seven times as long."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 3 * rows))[:, :rows].T
+    y = rng.standard_normal((300, 3 * columns))[:, :columns]
+    seen: list[tuple[Any, ...]] = []
+
+    def summed(text: str, *factors: Any, einsum: Any = np.einsum) -> Any:
+        seen.append(factors)
+        return einsum(text, *factors)
+
+    with mock.patch("numpy.einsum", summed):
+        found = tiled_product(x, y)
+    np.testing.assert_allclose(found, x @ y, rtol=0, atol=1e-11)
+    (factors,) = seen
+    assert factors[vector].strides[-1 - vector] == x.itemsize
+    assert factors[1 - vector] is (y, x)[vector]
+
+
 @pytest.mark.parametrize(("left", "right"), [((70, 64), (128, 70)), ((70, 128), (192, 70)), ((2, 65, 3), (3, 3, 65))])
 def test_what_are_no_factors_of_a_product_is_refused(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     """Strips of an inner dimension that is longer on the right had been multiplied without its rest."""

@@ -33,7 +33,7 @@ def tiled_product(x: Array, y: Array) -> Array:
         return np.asarray(np.matmul(x, y))
     if vector:
         with np.errstate(invalid="ignore", over="ignore"):
-            return np.asarray(np.einsum("...ik,...kj->...ij", x, y))
+            return np.asarray(np.einsum("...ik,...kj->...ij", _together(x, -1), _together(y, -2)))
     result = np.empty((*broadcast_shape(x.shape[:-2], y.shape[:-2]), rows, columns), np.result_type(x, y))
     with np.errstate(invalid="ignore", over="ignore"):  # infinite sums: the product says so
         for top, left in itertools.product(range(0, rows, down), range(0, columns, across)):
@@ -44,6 +44,12 @@ def tiled_product(x: Array, y: Array) -> Array:
                 part = slice(start, start + depth)
                 tile += np.matmul(ours[..., part], theirs[..., part, :])
     return result
+
+
+def _together(factor: Array, inner: int) -> Array:
+    """A factor; a copy of a vector whose elements along `inner` are apart in memory, which each row or column would meet so."""
+    apart = factor.strides[inner] != factor.itemsize
+    return np.ascontiguousarray(factor) if apart and factor.shape[-3 - inner] == 1 else factor
 
 
 def _tile(rows: int, inner: int, columns: int) -> tuple[int, int, int]:
