@@ -3,24 +3,26 @@
     python benchmarks/cpu.py                                     # the six workloads, all batches, fp32 and bf16, all cores
     python benchmarks/cpu.py rmsnorm swiglu --batches 1 8 --dtypes bf16 --threads 1 2
     python benchmarks/cpu.py --programs                          # what is outside of the six
+    python benchmarks/cpu.py --all --threads 1 2                 # the whole grid: hours; repeated, it goes on where it stopped
 
 Protocol: one process for a case, in which every contestant holds the same weights and is called in bursts of 25, in random order,
 with a pause of 50 ms between bursts, since pools of threads that spin disturb the next; the median of the bursts' medians counts.
 Outputs are compared with float64. OpenVINO and ONNX Runtime take part where they are installed (`pip install openvino onnxruntime
-onnx`); bf16 is OpenVINO's precision hint, with inputs and outputs in fp32. Lost cases are printed like any other. Results are
-added to `benchmarks/results/cpu-rivals.json`.
+onnx`); bf16 is OpenVINO's precision hint, with inputs and outputs in fp32. Printed last are geometric means of the six and of
+others, the cells that are lost and those without a time of ours. Records go to `benchmarks/results/cpu-rivals.json`, and are made
+again by other sources alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import math
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ from torch import nn
 
 import mugraph
 from contestants import Call, by_inductor, compared, tensors
+from kept import Record, answer_of, records
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.frontend.workloads import WORKLOADS, workload
@@ -48,6 +51,12 @@ GIVEN = {"x", "h", "q", "k", "v"}
 BATCHES = {"gqa": (1, 8), "qknorm": (1, 8), "ntrans": (8, 64, 512)}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OURS = "mugraph"
+LOST = 0.97
+"""A ratio of the best rival's time to ours under which a case is lost."""
+LIMIT = 1800.0
+"""Seconds that a case may take beside ten times its budget."""
+NAMED = ("case", "dtype", "batch", "threads")
+"""What a case is called by in the table."""
 
 
 class Held(nn.Module):
@@ -308,104 +317,108 @@ CONTESTANTS: dict[str, Callable[[Case, int, float], Call]] = {
 }
 
 
-def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> dict[str, Any]:
+def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> Record:
     """One case in this process: seconds of a call of each contestant, its error, and why others are missing."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     reference = case_of(name, batch, dtype).to(torch.float64)
     exact = tensors(reference.module(*reference.inputs))
     makers = {title: partial(_made, title, name, batch, dtype, threads, budget) for title in CONTESTANTS}
-    return {"case": name, "batch": batch, "dtype": dtype, "threads": threads, **compared(makers, exact, BURSTS)}
+    versions = {}
+    for package in ("torch", "openvino", "onnxruntime"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    machine = {"system": platform.platform(), "python": platform.python_version(), **versions}
+    return {"outcome": "timed", **compared(makers, exact, BURSTS), "machine": machine}
 
 
 def _made(title: str, name: str, batch: int, dtype: str, threads: int, budget: float) -> Call:
     return CONTESTANTS[title](case_of(name, batch, dtype), threads, budget)
 
 
+def made(*, case: str, batch: int, dtype: str, threads: int, budget: float, device: str) -> Record:
+    """The record of a case, by a process of its own, on this device."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    words = [__file__, "--one", case, str(batch), dtype, str(threads), "--budget", str(budget)]
+    return answer_of(words, LIMIT + 10 * budget)
+
+
+# what is said of them -----------------------------------------------------------------------------------------------------
+
+
 def ratio(row: Mapping[str, Any]) -> float | None:
-    """Time of the best rival over ours."""
-    seconds = row["seconds"]
+    """Time of the best rival over ours; None where one of them is missing."""
+    seconds = row.get("seconds", {})
     rivals = [taken for title, taken in seconds.items() if title != OURS]
     return min(rivals) / seconds[OURS] if OURS in seconds and rivals else None
 
 
+def line(row: Mapping[str, Any]) -> str:
+    """A row of the table, milliseconds of a call."""
+    seconds, found = row.get("seconds", {}), ratio(row)
+    cells = [f"{seconds[title] * 1e3:.3g}" if title in seconds else "-" for title in CONTESTANTS]
+    last = row.get("why", row.get("missing", {}).get(OURS, "-")) if found is None else f"{found:.2f}"
+    return f"| {' | '.join((*(str(row[name]) for name in NAMED), *cells, last))} |"
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows in Markdown, milliseconds of a call; below it what they have in common."""
-    titles = list(CONTESTANTS)
-    lines = [f"| case | dtype | batch | threads | {' | '.join(titles)} | best rival / ours |", "|" + "---|" * (len(titles) + 5)]
+    """The rows in Markdown; below it what they have in common, and those that are lost or were not measured."""
+    titles = (*NAMED, *CONTESTANTS, "best rival / ours")
+    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles), *map(line, rows), "", json.dumps(summary(rows), indent=1)]
+    lost = [line(row) for row in rows if (found := ratio(row)) is not None and found < LOST]
+    unknown = [line(row) for row in rows if ratio(row) is None]
+    return "\n".join([*lines, "", f"{len(lost)} lost:", *lost, "", f"{len(unknown)} not measured:", *unknown])
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the rows of the six workloads say together, and those of other programs."""
+    groups: dict[str, list[float]] = {}
     for row in rows:
-        cells = [f"{row['seconds'][title] * 1e3:.3g}" if title in row["seconds"] else "-" for title in titles]
-        found = ratio(row)
-        last = "-" if found is None else f"{found:.2f}"
-        lines.append(f"| {row['case']} | {row['dtype']} | {row['batch']} | {row['threads']} | {' | '.join(cells)} | {last} |")
-    ratios = [found for row in rows if (found := ratio(row)) is not None]
-    if ratios:
-        mean = math.exp(statistics.mean(map(math.log, ratios)))
-        under = sum(found < 0.97 for found in ratios)
-        lines.append(f"\n{len(ratios)} cases: geometric mean {mean:.2f}, least {min(ratios):.2f}, {under} under 0.97")
-    return "\n".join(lines)
+        if (found := ratio(row)) is not None:
+            groups.setdefault("other programs" if row["case"] in PROGRAMS else "workloads", []).append(found)
+    return {group: standing(ratios) for group, ratios in groups.items()}
 
 
-def cases(names: Sequence[str], batches: Sequence[int] | None) -> Iterator[tuple[str, int]]:
+def standing(ratios: Sequence[float]) -> dict[str, float]:
+    """Times of the best rivals over ours, together."""
+    return {
+        "cases": len(ratios),
+        "geometric_mean": math.exp(statistics.fmean(map(math.log, ratios))),
+        "least": min(ratios),
+        "lost": sum(each < LOST for each in ratios),
+    }
+
+
+def cases(options: argparse.Namespace) -> Iterator[Record]:
     """Each case with each of its batches, or of those asked for."""
-    for name in names:
+    every = [*WORKLOADS, *PROGRAMS] if options.all else list(PROGRAMS if options.programs else WORKLOADS)
+    device = device_for("cpu").name
+    for threads, name in itertools.product(options.threads, options.names or every):
         known = PROGRAMS[name][2] if name in PROGRAMS else BATCHES.get(name, (1, 8, 64, 512))
-        yield from ((name, batch) for batch in batches or known)
+        for batch, dtype in itertools.product(options.batches or known, options.dtypes):
+            yield {"case": name, "batch": batch, "dtype": dtype, "threads": threads, "budget": options.budget, "device": device}
 
 
-def main() -> None:
-    """Run each case in a process of its own, add it to the results, print the table."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Run each case in a process of its own, write the records, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="CASE", help=f"of {', '.join((*WORKLOADS, *PROGRAMS))}")
     parser.add_argument("--programs", action="store_true", help="all programs that are outside of the six workloads")
+    parser.add_argument("--all", action="store_true", help="the six workloads and these programs")
     parser.add_argument("--batches", nargs="+", type=int)
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=list(DTYPES))
     parser.add_argument("--threads", nargs="+", type=int, default=[available_cores()])
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of each search")
-    parser.add_argument("--record", type=Path, default=RESULT)
+    parser.add_argument("--record", type=Path, default=RESULT, help="a file of JSON that records are kept in")
     parser.add_argument("--one", nargs=4, metavar=("CASE", "BATCH", "DTYPE", "THREADS"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.one is not None:
         name, batch, dtype, threads = options.one
         print(json.dumps(timed(name, int(batch), dtype, int(threads), options.budget)))
         return
-    names = options.names or list(PROGRAMS if options.programs else WORKLOADS)
-    rows: list[dict[str, Any]] = []
-    for threads in options.threads:
-        for name, batch in cases(names, options.batches):
-            for dtype in options.dtypes:
-                rows.append(_in_a_process(name, batch, dtype, threads, options.budget))
-                _add(options.record, rows[-1])
-                print(table(rows[-1:]).splitlines()[2], file=sys.stderr, flush=True)
-    print(table(rows))
-
-
-def _in_a_process(name: str, batch: int, dtype: str, threads: int, budget: float) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", name, str(batch), dtype, str(threads), "--budget", str(budget)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    try:
-        row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return row
-    except (IndexError, ValueError):
-        failed = {OURS: f"the process ended with {done.returncode}"}
-        return {"case": name, "batch": batch, "dtype": dtype, "threads": threads, "seconds": {}, "errors": {}, "missing": failed}
-
-
-def _add(record: Path, row: Mapping[str, Any]) -> None:
-    """Add a row to the results, in the place of an older one of the same case."""
-    known = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.exists() else []
-    same = ("case", "batch", "dtype", "threads")
-    rows = [other for other in known if any(other[name] != row[name] for name in same)]
-    versions = {}
-    for package in ("torch", "openvino", "onnxruntime"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    machine = {"device": device_for("cpu").name, "system": platform.platform(), "python": platform.python_version(), **versions}
-    record.parent.mkdir(exist_ok=True)
-    record.write_text(json.dumps({"machine": machine, "rows": [*rows, row]}, indent=1) + "\n", encoding="utf-8")
+    if unknown := [name for name in options.names if name not in (*WORKLOADS, *PROGRAMS)]:
+        parser.error(f"no case {unknown[0]}; use some of {' '.join((*WORKLOADS, *PROGRAMS))}")
+    print(table(records(list(cases(options)), made, options.record, summary)))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
@@ -52,8 +50,6 @@ GROWTH = 25
 """Calls after which a cache that grows by itself is what it was."""
 LIMIT = 3600.0
 """Seconds that a case may take beside ten times its budget."""
-LOST = 0.97
-"""A ratio of the best rival's time to ours under which a case is lost."""
 NAMED = ("model", "phase", "size", "dtype", "threads", "layers")
 """What a case is called by in the table."""
 
@@ -172,7 +168,7 @@ def rate(entry: Record, title: str) -> float | None:
 def line(entry: Record) -> str:
     """A row of the table, tokens per second."""
     rates = [rate(entry, title) for title in cpu.CONTESTANTS]
-    found = cpu.ratio(entry) if "seconds" in entry else None
+    found = cpu.ratio(entry)
     cells = ["-" if each is None else f"{each:.3g}" for each in rates]
     last = entry.get("why", "-") if found is None else f"{found:.2f}"
     names = (f"{entry[name]}" for name in NAMED)
@@ -183,7 +179,7 @@ def table(found: Sequence[Record]) -> str:
     """The records in Markdown, tokens per second; below it the cases that are lost."""
     titles = (*NAMED, *cpu.CONTESTANTS, "best rival / ours")
     lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles), *map(line, found)]
-    lost = [line(entry) for entry in found if "seconds" in entry and (cpu.ratio(entry) or 0.0) < LOST]
+    lost = [line(entry) for entry in found if "seconds" in entry and (cpu.ratio(entry) or 0.0) < cpu.LOST]
     return "\n".join([*lines, "", json.dumps(summary(found), indent=1), "", f"{len(lost)} lost:", *lost])
 
 
@@ -191,18 +187,10 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
     """What the records of each phase say together."""
     ratios: dict[str, list[float]] = {}
     for entry in found:
-        known = cpu.ratio(entry) if "seconds" in entry else None
+        known = cpu.ratio(entry)
         if known is not None:
             ratios.setdefault(f"{entry['phase']} {entry['dtype']}", []).append(known)
-    return {
-        what: {
-            "cases": len(each),
-            "geometric_mean": math.exp(statistics.fmean(map(math.log, each))),
-            "least": min(each),
-            "lost": sum(one < LOST for one in each),
-        }
-        for what, each in ratios.items()
-    }
+    return {what: cpu.standing(each) for what, each in ratios.items()}
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -59,7 +59,7 @@ def test_what_something_refers_to_is_nobodys(kind: str) -> None:
     del tensor
     assert allocated().data_ptr() != place
     del reference
-    assert place in {block.data_ptr() for block in _Loan.idle}
+    assert any(0 <= place - block.data_ptr() < 4096 for block in _Loan.idle)
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -71,7 +71,7 @@ def test_tensors_are_as_usual(inference: bool) -> None:
     assert tensor.is_contiguous()
     assert tensor._base is None
     assert tensor.is_inference() == inference
-    assert place % 64 == 0
+    assert place % 4096 == 0
     with torch.inference_mode(inference):
         shared: torch.Tensor = tensor.fill_(1.0).share_memory_()  # type: ignore[no-untyped-call]  # not annotated by torch
     assert shared.data_ptr() != place

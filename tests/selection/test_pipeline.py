@@ -179,6 +179,10 @@ def test_no_search_goes_on_behind_which_no_proof_would_end_in_time(clock: Clock)
     assert not qualifier.may_prove_another
     clock.now = 2.0
     assert qualifier.may_prove_another
+    qualifier.seconds |= {"compile": 0.5, "measure": 0.5, "verify": 4.0}  # which are to be done again, too
+    assert not qualifier.may_prove_another
+    qualifier.longest_proof = 3.0
+    assert qualifier.may_prove_another
     qualifier.interrupted = True
     assert not qualifier.may_prove_another
 

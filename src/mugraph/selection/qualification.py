@@ -172,8 +172,9 @@ class Qualifier:
 
     @property
     def may_prove_another(self) -> bool:
-        """Whether half of what is left is as long as the longest proof was, or nothing is proved."""
-        return not self.interrupted and (not self.proved or self.deadline.allows(2 * self.longest_proof))
+        """Whether half of what is left is as long as compiling and measuring were and the longest proof, or nothing is proved."""
+        another = self.seconds["compile"] + self.seconds["measure"] + self.longest_proof
+        return not self.interrupted and (not self.proved or self.deadline.allows(2 * another))
 
     @property
     def proved(self) -> list[Proved]:

@@ -1,0 +1,72 @@
+"""The CPU's grid goes on where it stopped, and says which cells are lost and which were not measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cpu
+
+WORDS = ["rmsnorm", "softmax-32k", "--batches", "1", "8", "--dtypes", "fp32", "--threads", "1"]
+
+
+def timed(ours: float, best: float) -> dict[str, Any]:
+    return {"outcome": "timed", "seconds": {"mugraph": ours, "eager": 2 * best, "OpenVINO": best}, "errors": {}, "missing": {}}
+
+
+def test_a_grid_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[tuple[str, int]] = []
+
+    def stops(*, case: str, batch: int, **_: Any) -> dict[str, Any]:
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append((case, batch))
+        return timed(1e-3, 2e-3)
+
+    words = [*WORDS, "--record", str(tmp_path / "record.json")]
+    monkeypatch.setattr(cpu, "made", stops)
+    with pytest.raises(KeyboardInterrupt):
+        cpu.main(words)
+    assert made == [("rmsnorm", 1), ("rmsnorm", 8)]
+
+    def goes_on(*, case: str, batch: int, **_: Any) -> dict[str, Any]:
+        made.append((case, batch))
+        return timed(1e-3, 5e-4)
+
+    monkeypatch.setattr(cpu, "made", goes_on)
+    cpu.main(words)
+    assert made[2:] == [("softmax-32k", 1), ("softmax-32k", 8)]
+    said = capsys.readouterr().out
+    assert "2 lost:\n| softmax-32k | fp32 | 1 | 1 |" in said
+    summary = json.loads((tmp_path / "record.json").read_text())["summary"]
+    assert summary["workloads"] == pytest.approx({"cases": 2, "geometric_mean": 2.0, "least": 2.0, "lost": 0})
+    assert summary["other programs"] == pytest.approx({"cases": 2, "geometric_mean": 0.5, "least": 0.5, "lost": 2})
+
+
+def test_cells_without_times_of_ours_are_named() -> None:
+    name = {"case": "rmsnorm", "dtype": "bf16", "batch": 8, "threads": 1}
+    refused = {**name, **timed(1.0, 1.0), "seconds": {"eager": 1.0}, "missing": {"mugraph": "ValueError: no kernels"}}
+    ended = {**name, "outcome": "no answer", "why": "after 9 seconds"}
+    said = cpu.table([{**name, **timed(1.0, 0.97)}, refused, ended])
+    assert "0 lost:" in said
+    assert said.endswith(f"2 not measured:\n{cpu.line(refused)}\n{cpu.line(ended)}")
+    assert "ValueError: no kernels" in said
+    assert "after 9 seconds" in said
+
+
+def test_every_case_can_be_called() -> None:
+    for name in cpu.PROGRAMS:
+        if name not in ("prefill-2048", "swiglu"):
+            case = cpu.case_of(name, 1, "fp32")
+            assert all(tensor.isfinite().all() for tensor in cpu.tensors(case.module(*case.inputs)))
+
+
+def test_a_case_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cpu.main(["nothing"])
+    assert "no case nothing" in capsys.readouterr().err
