@@ -50,7 +50,13 @@ def first_line(failure: Exception) -> str:
     return f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
 
 
-def compared(makers: Mapping[str, Callable[[], Call]], exact: Sequence[torch.Tensor], rounds: int) -> dict[str, Any]:
+Clock = Callable[[], float]
+"""Gives seconds: of the wall or, for work on one thread of a busy machine, of the process."""
+
+
+def compared(
+    makers: Mapping[str, Callable[[], Call]], exact: Sequence[torch.Tensor], rounds: int, clock: Clock = time.perf_counter
+) -> dict[str, Any]:
     """Of contestants that are made one by one: `seconds` of a call, `errors` against `exact`, and why others are `missing`."""
     calls: dict[str, Call] = {}
     missing: dict[str, str] = {}
@@ -63,17 +69,17 @@ def compared(makers: Mapping[str, Callable[[], Call]], exact: Sequence[torch.Ten
             missing[title] = first_line(failure)
             continue
         calls[title] = call
-    return {"seconds": in_bursts(calls, rounds), "errors": errors, "missing": missing}
+    return {"seconds": in_bursts(calls, rounds, clock), "errors": errors, "missing": missing}
 
 
-def in_bursts(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
+def in_bursts(calls: Mapping[str, Call], rounds: int, clock: Clock = time.perf_counter) -> dict[str, float]:
     """The seconds of a call of each contestant, over so many bursts of each."""
     bursts: dict[str, list[float]] = {title: [] for title in calls}
     counts = {title: _count(call) for title, call in calls.items()}
     for _ in range(rounds):
         for title in random.sample(list(calls), len(calls)):
             time.sleep(_PAUSE)
-            bursts[title].append(_burst(calls[title], counts[title]))
+            bursts[title].append(_burst(calls[title], counts[title], clock))
     return {title: statistics.median(medians) for title, medians in bursts.items()}
 
 
@@ -84,11 +90,11 @@ def _count(call: Call) -> int:
     return max(3, min(_CALLS, int(_SECONDS / max(time.perf_counter() - before, 1e-9))))
 
 
-def _burst(call: Call, count: int) -> float:
+def _burst(call: Call, count: int, clock: Clock) -> float:
     """The median seconds of consecutive calls."""
     seconds: list[float] = []
     for _ in range(count):
-        before = time.perf_counter()
+        before = clock()
         call()
-        seconds.append(time.perf_counter() - before)
+        seconds.append(clock() - before)
     return statistics.median(seconds)

@@ -15,6 +15,7 @@ from mugraph.ir.program import Program
 
 from .agreement import positive, random, run
 
+aten = torch.ops.aten
 X, Y = random(3, 4, seed=1), random(3, 4, seed=2)
 ROW, SCALAR = random(4, seed=3), random(seed=4)
 BATCH = random(2, 3, 4, seed=5)
@@ -36,6 +37,7 @@ SPECIAL = torch.tensor(
 ).double()
 OTHERS = torch.tensor([[1.0, math.inf, math.inf, -0.0], [0.0, 1.0, math.nan, math.nan], [3.0, -math.inf, 1.0, 0.25]]).double()
 HALVES = torch.tensor([[0.5, 1.5, 2.5, -0.5], [-1.5, -2.5, 3.0, -4.0], [8388609.0, -0.75, 1e30, 0.25]]).double()
+EDGES = torch.tensor([[-3.0, 3.0, -2.999, 2.999], [0.0, math.inf, -math.inf, math.nan], [-3.001, 3.001, 1.0, -1.0]]).double()
 HIDDEN = torch.tensor([[-math.inf] * 4, [1.0, -math.inf, -2.0, -math.inf], [0.0, 1.0, 2.0, 3.0]]).double()
 HUGE = torch.tensor([[math.inf] * 3, [math.inf, -math.inf, 1.0], [3.4e38, -3.4e38, -math.inf], [-3.4e38] * 3]).double()
 OF_ONE = (
@@ -54,6 +56,45 @@ COMPARISONS = [
     for name in ("lt", "le", "gt", "ge", "eq", "ne")
     for operands in ((X, Y), (X, 0), (X, X), (SPECIAL, OTHERS), (OTHERS, SPECIAL), (SPECIAL, math.inf), (SPECIAL, 1.0), (X, ROW))
 ]
+
+NORMED = aten.native_layer_norm(BATCH, [3, 4], random(3, 4), random(3, 4), 1e-3)[1:]
+ROWS_NORMED = aten.native_layer_norm(BATCH, [4], None, None, 1e-5)[1:]
+OF_GROUPS = (random(2, 6, 5), aten.native_group_norm(random(2, 6, 5), None, None, 2, 6, 5, 3, 1e-5))
+OF_BATCH = aten._native_batch_norm_legit(BATCH, None, None, True, 0.1, 1e-5)[1:]
+HEADS = tuple(random(2, 3, 5, 4, seed=seed) for seed in range(4))
+ATTENDED = aten._scaled_dot_product_flash_attention_for_cpu(*HEADS[1:], scale=0.3)
+GRADIENTS = [
+    case("tanh_backward", X, Y.tanh()), case("sigmoid_backward", X, UNIT), case("threshold_backward", X, Y, 0),
+    case("threshold_backward", X, SPECIAL, 0.5), case("silu_backward", X, 5 * Y),
+    *(case("gelu_backward", X, x, approximate=how) for x in (3 * Y, 30 * Y, 1e-6 * Y) for how in ("none", "tanh")),
+    *(case("mish_backward", X, x) for x in (Y, 30 * Y)),
+    case("elu_backward", X, 1, 1, 1, False, Y), case("elu_backward", X, 0.5, 1.5, 2.0, False, SPECIAL),
+    case("elu_backward", X, 0.5, 1.5, 2.0, True, aten.elu(Y, 0.5, 1.5, 2.0)),
+    case("leaky_relu_backward", X, SPECIAL, 0.3, False),
+    *(case("hardtanh_backward", X, x, -0.5, 0.5) for x in (Y, HALVES)),
+    *(case(name, X, x) for name in ("hardsigmoid_backward", "hardswish_backward") for x in (4 * Y, EDGES)),
+    case("softplus_backward", X, Y, 1, 20), case("softplus_backward", X, -100 * Y, 2.0, 20.0),
+    *(case(name, X, x, 0.5) for name in ("hardshrink_backward", "softshrink_backward") for x in (Y, HALVES)),
+    case("glu_backward", X[:, :2], X, 1), case("glu_backward", BATCH[:1], BATCH, 0),
+    case("native_dropout_backward", X, MASK, 1.25), case("native_dropout_backward", SPECIAL, MASK, 2.0),
+    case("_softmax_backward_data", X, Y.softmax(1), 1, X.dtype), case("_softmax_backward_data", X, Y.softmax(0), 0, X.dtype),
+    case("_log_softmax_backward_data", X, Y.log_softmax(1), 1, torch.float64),
+    case("mse_loss_backward", SCALAR, X, Y, 1), case("mse_loss_backward", SCALAR, X, Y, 2), case("mse_loss_backward", Y, X, Y, 0),
+    *(case(f"{name}_loss_backward", SCALAR, X, Y, 1, 0.7) for name in ("huber", "smooth_l1")),
+    *(case(f"{name}_loss_backward", Y, X, Y.round(), 0, 1.5) for name in ("huber", "smooth_l1")),
+    case("smooth_l1_loss_backward", SCALAR, X, Y, 2, 0.0),
+    case("native_layer_norm_backward", BATCH + 1, BATCH, [3, 4], *NORMED, random(3, 4), random(3, 4), [True, True, True]),
+    case("native_layer_norm_backward", BATCH.exp(), BATCH, [4], *ROWS_NORMED, None, None, [True, False, False]),
+    case("native_layer_norm_backward", BATCH.exp(), BATCH, [4], *ROWS_NORMED, ROW, ROW, [False, True, True]),
+    case("native_group_norm_backward", OF_GROUPS[1][0].exp(), OF_GROUPS[0], *OF_GROUPS[1][1:], random(6), 2, 6, 5, 3, [True] * 3),
+    case("native_group_norm_backward", OF_GROUPS[0], OF_GROUPS[0], *OF_GROUPS[1][1:], None, 2, 6, 5, 3, [True, False, False]),
+    case("native_batch_norm_backward", BATCH.exp(), BATCH, random(3), None, None, *OF_BATCH, True, 1e-5, [True] * 3),
+    case("native_batch_norm_backward", BATCH.exp(), BATCH, None, random(3), positive(3), None, None, False, 1e-5, [True] * 3),
+    case("slice_backward", X, [3, 6], 1, 1, 5, 1), case("slice_backward", X, [5, 4], -2, 2, 2**63 - 1, 1),
+    case("select_backward", X, [3, 2, 4], 1, 0), case("select_backward", X, [3, 4, 5], -1, -1),
+    case("_scaled_dot_product_flash_attention_for_cpu_backward", *HEADS, *ATTENDED, 0.0, False, scale=0.3),
+]  # fmt: skip
+"""Of gradients: what a loss changes by with results, operands, and what was kept of the forward calls."""
 
 KEPT = {torch.bool: "bool", torch.int32: "int32", torch.int64: "int64"}
 """The types of inputs that are not taken in fp64."""
@@ -152,10 +193,7 @@ CASES = [
     case("fill", X, 0.5), case("fill", X, SCALAR), case("zeros_like", X), case("ones_like", X),
     case("binary_cross_entropy_with_logits", 30 * X, UNIT), case("binary_cross_entropy_with_logits", X, UNIT, UNIT, None, 0),
     case("binary_cross_entropy_with_logits", X, UNIT, None, positive(4), 2), case("soft_margin_loss", 40 * X, Y.sign()),
-    case("soft_margin_loss", X, Y.sign(), 0), case("tanh_backward", X, Y.tanh()), case("sigmoid_backward", X, UNIT),
-    case("threshold_backward", X, Y, 0), case("threshold_backward", X, SPECIAL, 0.5), case("silu_backward", X, 5 * Y),
-    case("_softmax_backward_data", X, Y.softmax(1), 1, X.dtype), case("_softmax_backward_data", X, Y.softmax(0), 0, X.dtype),
-    case("_log_softmax_backward_data", X, Y.log_softmax(1), 1, torch.float64),
+    case("soft_margin_loss", X, Y.sign(), 0), *GRADIENTS,
     case("mse_loss", X, Y), case("mse_loss", X, Y, 0), case("mse_loss", X, Y, 2),
     case("huber_loss", 3 * X, Y), case("huber_loss", X, Y, 2, 0.3), case("smooth_l1_loss", 3 * X, Y),
     case("smooth_l1_loss", X, Y, 0, 0.25), case("smooth_l1_loss", X, Y, 1, 0.0),
@@ -201,7 +239,7 @@ CASES = [
     case("xlogy", SPECIAL, OTHERS), case("xlogy", SPECIAL, 2.0), case("threshold", X, 0.3, 20.0),
     case("threshold", SPECIAL, 0.5, -1.0), case("hardshrink", X, 0.4), case("softshrink", X, 0.4), case("mul", MASK, SECOND),
     case("mul", MASK, X), case("sum", MASK.double(), [1]), case("full_like", X, -math.inf), case("maximum", MASK, SECOND),
-    case("native_layer_norm", BATCH, [4], None, None, 1e-5),
+    case("sgn", SPECIAL), case("native_layer_norm", BATCH, [4], None, None, 1e-5),
     case("native_layer_norm", BATCH, [3, 4], random(3, 4), random(3, 4), 1e-3),
     case("_fused_rms_norm", X, [4], None, 1e-5), case("_fused_rms_norm", BATCH, [3, 4], random(3, 4), None),
     case("view", X, [2, 6]), case("view", X, [-1]), case("_unsafe_view", X, [6, 2]),
@@ -276,6 +314,8 @@ def test_every_row_has_a_case() -> None:
         ("softplus", (X, 1.0, 1.0), {}, "threshold of 1.0"),
         ("_cdist_forward", (random(400, 400), random(400, 400), 2.0, None), {}, "does not write"),
         ("slice_scatter", (X, X[:, ::2], 1, 0, 4, 2), {}, "write to neighbours"),
+        ("slice_backward", (X, [3, 8], 1, 0, 8, 2), {}, "write to neighbours"),
+        ("softplus_backward", (X, Y, 1.0, 1.0), {}, "threshold of 1.0"),
         ("upsample_nearest2d", (IMAGES, [5, 6]), {}, "no multiples"),
         ("scaled_dot_product_attention", (X, X, X, random(3, 3)), {}, "masked"),
         ("scaled_dot_product_attention", (X, X, X), {"is_causal": True}, "masked"),

@@ -120,20 +120,6 @@ def test_half_precision_is_as_exact_as_eager() -> None:
     assert (ours.double() - exact).abs().max() <= 2 * (eager.double() - exact).abs().max()
 
 
-def test_a_training_step_is_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
-    torch.manual_seed(0)
-    model, x = Mlp(), torch.randn(4, 32)
-    with caplog.at_level(logging.INFO, logger="mugraph.torch_compile"):
-        compiled(model)(x).square().sum().backward()
-    got = [parameter.grad for parameter in model.parameters()]
-    model.zero_grad()
-    model(x).square().sum().backward()
-    for ours, wanted in zip(got, (parameter.grad for parameter in model.parameters()), strict=True):
-        torch.testing.assert_close(ours, wanted)
-    assert "needs gradients is run by torch" in caplog.text
-    assert not compilations
-
-
 def test_a_graph_break_and_an_unsupported_operator_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     model = Mlp().eval()
 

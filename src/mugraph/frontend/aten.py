@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import choices, elementary, lookups, scans, spelled, tensor_parts, whole_numbers, windows
-from mugraph.frontend.attention import attention, attention_for_cpu
+from mugraph.frontend import choices, elementary, gradients, lookups, scans, spelled, tensor_parts, whole_numbers, windows
+from mugraph.frontend.attention import attention, attention_backward, attention_for_cpu
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Value
 from mugraph.ir.program import ProgramTensor
@@ -273,11 +273,17 @@ def _layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Tensor:
-    dims = tuple(range(-len(normalized_shape), 0))
-    centred = x - x.mean(dims, keepdim=True)
-    normalised = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
+    normalised, _, _ = _standardised(x, tuple(range(-len(normalized_shape), 0)), eps)
     scaled = normalised if weight is None else normalised * weight
     return scaled if bias is None else scaled + bias
+
+
+def _standardised(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """A tensor with mean 0 and variance 1 over `dims`, the mean that it had, and the reciprocal of its deviation."""
+    mean = x.mean(dims, keepdim=True)
+    centred = x - mean
+    deviation = (centred.square().mean(dims, keepdim=True) + eps).sqrt()
+    return centred / deviation, mean, 1 / deviation
 
 
 def _group_norm(
@@ -289,16 +295,14 @@ def _group_norm(
     cudnn_enabled: bool = True,
 ) -> Tensor:
     """Channels are the second dimension; each group of them is normalised with all that lies behind it."""
-    grouped = x.reshape(x.shape[0], num_groups, -1)
-    centred = grouped - grouped.mean(-1, keepdim=True)
-    normalised = (centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()).reshape(*x.shape)
-    return _by_channel(normalised, weight, bias)
+    return _native_group_norm(x, weight, bias, x.shape[0], x.shape[1], -1, num_groups, eps)[0]
 
 
 def _native_group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
-) -> tuple[Tensor, None, None]:
-    return _group_norm(x, group, weight, bias, eps), None, None
+) -> tuple[Tensor, Tensor, Tensor]:
+    normalised, mean, rstd = _standardised(x.reshape(N, group, -1), (-1,), eps)
+    return _by_channel(normalised.reshape(*x.shape), weight, bias), mean.squeeze(-1), rstd.squeeze(-1)
 
 
 def _by_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -318,12 +322,10 @@ def _batch_norm(
 
 def _batch_norm_of_batch(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
-) -> tuple[Tensor, None, None]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """By the statistics of what is given, which nobody keeps: instance norms are this on a batch of one."""
-    dims = (0, *range(2, len(x.shape)))
-    centred = x - x.mean(dims, keepdim=True)
-    normalised = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
-    return _by_channel(normalised, weight, bias), None, None
+    normalised, mean, rstd = _standardised(x, (0, *range(2, len(x.shape))), eps)
+    return _by_channel(normalised, weight, bias), mean.reshape(-1), rstd.reshape(-1)
 
 
 def _training_batch_norm(
@@ -335,20 +337,21 @@ def _training_batch_norm(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Tensor, None, None, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """By the statistics of what is given, of which part goes into those that are kept."""
     if not training:
         _unsupported("statistics that are given and kept; call model.eval()")
     dims = (0, *range(2, len(x.shape)))
     mean, variance = x.mean(dims), _var(x, dims)
     kept = (running_mean * (1 - momentum) + mean * momentum, running_var * (1 - momentum) + variance * momentum)
-    return _batch_norm_of_batch(x, weight, bias, training, momentum, eps)[0], None, None, *kept
+    return *_batch_norm_of_batch(x, weight, bias, training, momentum, eps), *kept
 
 
 def _native_layer_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, None, None]:
-    return _layer_norm(x, normalized_shape, weight, bias, eps), None, None
+) -> tuple[Tensor, Tensor, Tensor]:
+    _, mean, rstd = _standardised(x, tuple(range(-len(normalized_shape), 0)), eps)
+    return _layer_norm(x, normalized_shape, weight, bias, eps), mean, rstd
 
 
 def _rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -512,7 +515,7 @@ ROWS: dict[str, Rule] = {
     **dict.fromkeys(("logical_not", "bitwise_not"), choices.logical_not),
     "any": choices.any_of,
     "all": choices.all_of,
-    "sign": choices.sign,
+    **dict.fromkeys(("sign", "sgn"), choices.sign),
     "isnan": choices.isnan,
     "isinf": choices.isinf,
     "isfinite": choices.isfinite,
@@ -525,6 +528,9 @@ ROWS: dict[str, Rule] = {
     "binary_cross_entropy": _binary_cross_entropy,
     "binary_cross_entropy_with_logits": _binary_cross_entropy_with_logits,
     "soft_margin_loss": _soft_margin_loss,
+    # gradients
+    **gradients.ROWS,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
     # windows
     **{f"avg_pool{rank}d": functools.partial(windows.avg_pool, rank) for rank in (1, 2, 3)},
     **{f"max_pool{rank}d": functools.partial(windows.max_pool, rank) for rank in (1, 2, 3)},

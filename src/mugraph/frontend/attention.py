@@ -40,6 +40,22 @@ def attention(
     Raises UnsupportedOperator for dropout, and for masks unless `mask_is_watched`: the caller sees to it that none of them hides
     a row, and gives what `causal_mask` makes for the inputs that causal attention adds to the program.
     """
+    scores = _scores(query, key, attn_mask, dropout_p, is_causal, scale, enable_gqa, mask_is_watched)
+    mixed = scores.softmax(-1) @ value
+    return mixed.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def _scores(
+    query: Tensor,
+    key: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    mask_is_watched: bool,
+) -> Tensor:
+    """query @ key.T * scale + mask, [..., heads, tokens, keys], or [..., heads of keys, queries that share them, keys]."""
     if is_causal and key.shape[-2] > 1:  # query 0 sees key 0, and only it, however many of both there are
         attn_mask = _causal_input(query, (query.shape[-2], key.shape[-2]))
     if attn_mask is not None and not mask_is_watched:
@@ -53,14 +69,17 @@ def attention(
     groups = key.shape[-3] if enable_gqa else heads
     # The queries of heads that share keys are simply more queries: no key is repeated.
     queries = query.reshape(*batch, groups, heads // groups * length, width) if groups != heads else query
-    factor = Scalar(Fraction(1, width), root=True) if scale is None else scale
-    scores = queries @ key.transpose(-2, -1) * factor
-    if attn_mask is not None:
-        keys = key.shape[-2]
-        scores = scores.reshape(*query.shape[:-1], keys) + attn_mask
-        scores = scores.reshape(*queries.shape[:-1], keys)
-    mixed = scores.softmax(-1) @ value
-    return mixed.reshape(*query.shape[:-1], value.shape[-1]) if groups != heads else mixed
+    scores = queries @ key.transpose(-2, -1) * _factor(query, scale)
+    if attn_mask is None:
+        return scores
+    keys = key.shape[-2]
+    masked = scores.reshape(*query.shape[:-1], keys) + attn_mask
+    return masked.reshape(*queries.shape[:-1], keys)
+
+
+def _factor(query: Tensor, scale: float | None) -> Scalar | float:
+    """What products of queries and keys are multiplied by."""
+    return Scalar(Fraction(1, query.shape[-1]), root=True) if scale is None else scale
 
 
 def attention_for_cpu(
@@ -73,16 +92,46 @@ def attention_for_cpu(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
     mask_is_watched: bool = False,
-) -> tuple[Tensor, None]:
-    """What PyTorch makes of attention on a CPU: the result, and sums that only a backward pass reads."""
+) -> tuple[Tensor, Tensor]:
+    """What PyTorch makes of attention on a CPU: the result, and [..., heads, tokens] the logarithms of the sums of exponentials
+    that it divides by, which the backward pass reads."""
     grouped = query.shape[1] != key.shape[1]
-    masked = functools.partial(attention, query, key, value, attn_mask, dropout_p, is_causal)
-    return masked(scale=scale, enable_gqa=grouped, mask_is_watched=mask_is_watched), None
+    scores = _scores(query, key, attn_mask, dropout_p, is_causal, scale, grouped, mask_is_watched)
+    largest = scores.amax(-1, keepdim=True)
+    exponentials = (scores - largest).exp()
+    sums = exponentials.sum(-1, keepdim=True)
+    mixed = exponentials / sums @ value
+    return mixed.reshape(*query.shape[:-1], value.shape[-1]), (sums.apply("log") + largest).reshape(*query.shape[:-1])
+
+
+def attention_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+    mask_is_watched: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value, by what `attention_for_cpu` gave: probabilities are computed again from their scores."""
+    if query.shape[1] != key.shape[1]:
+        raise UnsupportedOperator("the gradient of attention of which heads share keys; repeat the keys")
+    scores = _scores(query, key, attn_mask, dropout_p, is_causal, scale, False, mask_is_watched)
+    probabilities = (scores - logsumexp.unsqueeze(-1)).exp()
+    weighted = (grad * out).sum(-1, keepdim=True)
+    of_scores = probabilities * (grad @ value.transpose(-2, -1) - weighted) * _factor(query, scale)
+    return of_scores @ key, of_scores.transpose(-2, -1) @ query, probabilities.transpose(-2, -1) @ grad
 
 
 WATCHED_ROWS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": functools.partial(attention, mask_is_watched=True),
     "_scaled_dot_product_flash_attention_for_cpu": functools.partial(attention_for_cpu, mask_is_watched=True),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": functools.partial(attention_backward, mask_is_watched=True),
 }
 """Rows for those who look at masks before they run a program."""
 

@@ -313,10 +313,11 @@ class _Splitter:
                 yield known.setdefault((factor, self.levels[node]), node), node
 
     def pieces(self, nodes: list[fx.Node]) -> list[Piece]:
-        """The pieces of one group; what is in none of them joins `left`."""
+        """The pieces of one group; what is in none of them joins `left`. A call of more contractions than are searched otherwise,
+        as the gradient of attention, is taken apart by nobody."""
         kept = self._trimmed(nodes)
         contractions = sum(len(self.traits[node].contractions) for node in kept)
-        if contractions > LARGEST:
+        if contractions > LARGEST and sum(bool(self.traits[node].contractions) for node in kept) > 1:
             return self._branches(kept, contractions)
         if not any(self.traits[node].computes for node in kept):
             self._leave(kept, "it computes nothing that could be put into one kernel with something else")

@@ -1,4 +1,4 @@
-"""Operators of PyTorch that a line or two of others spell out: products with vectors, distances, written parts, gradients.
+"""Operators of PyTorch that a line or two of others spell out: products with vectors, distances, written parts, losses.
 
 PyTorch can decompose most of them itself; with a row, a call that no kernel takes stays the one that PyTorch has.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import tensor_parts
-from mugraph.frontend.choices import at_most, isnan, not_equal, select
+from mugraph.frontend.choices import isnan, not_equal, select
 from mugraph.frontend.elementary import power
 from mugraph.ir.program import ProgramTensor as Tensor
 
@@ -165,7 +165,7 @@ def upsample_nearest2d(x: Tensor, output_size: Sequence[int] | None, *scales: An
     return x
 
 
-# --- losses and gradients --------------------------------------------------------------------------------------------
+# --- losses ----------------------------------------------------------------------------------------------------------
 
 
 def binary_cross_entropy_of_logits(x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None) -> Tensor:
@@ -184,38 +184,6 @@ def soft_margin(x: Tensor, target: Tensor) -> Tensor:
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)) without overflow, and with all digits where it is small."""
     return x.relu() + (-x.apply("abs")).exp().apply("log1p")
-
-
-def tanh_backward(grad: Tensor, output: Tensor) -> Tensor:
-    """The gradient of tanh, by its result."""
-    return grad * (1 - output.square())
-
-
-def sigmoid_backward(grad: Tensor, output: Tensor) -> Tensor:
-    """The gradient of a sigmoid, by its result."""
-    return grad * (output * (1 - output))
-
-
-def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
-    """The gradient of what passes where it is above a threshold."""
-    return select(at_most(x, threshold), 0, grad)
-
-
-def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient of x sigmoid(x)."""
-    gate = x.sigmoid()
-    return grad * gate * (1 + x * (1 - gate))
-
-
-def softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: Any = None) -> Tensor:
-    """The gradient of a softmax, by its result."""
-    weighted = grad * output
-    return weighted - output * weighted.sum(dim, keepdim=True)
-
-
-def log_softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: Any = None) -> Tensor:
-    """The gradient of the logarithm of a softmax, by its result."""
-    return grad - output.exp() * grad.sum(dim, keepdim=True)
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
@@ -242,11 +210,5 @@ ROWS: dict[str, Callable[..., Any]] = {
     "upsample_nearest2d": upsample_nearest2d,
     "deg2rad": lambda x: x * (math.pi / 180),
     "rad2deg": lambda x: x * (180 / math.pi),
-    "tanh_backward": tanh_backward,
-    "sigmoid_backward": sigmoid_backward,
-    "threshold_backward": threshold_backward,
-    "silu_backward": silu_backward,
-    "_softmax_backward_data": softmax_backward,
-    "_log_softmax_backward_data": log_softmax_backward,
 }
 """Rows of the ATen table."""

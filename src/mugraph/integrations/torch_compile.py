@@ -2,8 +2,9 @@
 
 Graphs come from Dynamo, functional and in ATen operators. Each is split into pieces (`mugraph.frontend.partition`); equal pieces,
 such as those of a model's layers, are optimized once; a piece whose kernels do not beat torch on this machine, or that
-cannot be optimized, stays with torch, and the log `mugraph.torch_compile` says why. Nothing here has gradients: graphs that
-need them are run by torch as they are.
+cannot be optimized, stays with torch, and the log `mugraph.torch_compile` says why. Where gradients are wanted AOTAutograd makes
+two graphs, forward and backward, which are optimized alike; together they must beat PyTorch, too
+(`mugraph.integrations.trained_graph`).
 
 Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent, as
 batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
@@ -21,6 +22,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +32,7 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -61,6 +64,7 @@ from mugraph.integrations.covered_graph import CoveredGraph
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
+from mugraph.integrations.trained_graph import TrainedGraph
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, optimizer
 from mugraph.pieces.plan import OwnKernels, Plan, plans
@@ -210,10 +214,12 @@ def backend(
     if graph is not None:
         _mark_constants(graph, [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)])
         return _run(chosen, graph, module.forward)
-    inference = functools.partial(_compiled, chosen)
+    complete = threading.Event()
     compiler = aot_autograd(
-        fw_compiler=_with_gradients,
-        inference_compiler=inference,
+        fw_compiler=functools.partial(_compiled, chosen, trained=True),
+        bw_compiler=functools.partial(_backward, chosen, complete),
+        inference_compiler=functools.partial(_compiled, chosen),
+        partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
         decompositions={**WRITTEN_OVER, **WRITTEN_OUT},
     )
@@ -224,7 +230,11 @@ def backend(
             if chosen.strict:
                 raise
             _log.debug("FlexAttention stays one operator: %s: %s", type(error).__name__, error)
-    return compiler(module, example_inputs)
+    optimized = compiler(module, example_inputs)
+    compared = chosen.keep == "faster" and chosen.profile and not chosen.background
+    if not compared or not _needs_gradients(example_inputs) or not _is_of_fixed_sizes(example_inputs):
+        return optimized
+    return TrainedGraph(optimized, module.forward, complete, machine_for(chosen.target))
 
 
 def _target_of(example_inputs: Sequence[Any]) -> str:
@@ -249,17 +259,35 @@ def _needs_gradients(example_inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(given, torch.Tensor) and given.requires_grad for given in example_inputs)
 
 
-def _with_gradients(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    _log.info("a graph that needs gradients is run by torch; use torch.no_grad() or torch.inference_mode() to optimize it")
-    return make_boxed_func(module.forward)
+def _compiled(
+    options: PieceOptions, module: fx.GraphModule, example_inputs: Sequence[Any], *, trained: bool = False
+) -> Callable[..., Any]:
+    """What runs a graph that AOTAutograd made: of inference or, of a step in which something is `trained`, forward or backward.
 
-
-def _compiled(options: PieceOptions, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    There is nothing constant in training: an optimizer changes parameters behind each step.
+    """
     functional, changed = with_changes_returned(module)
     context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        _mark_constants(functional, [number for number in context.fw_metadata.static_input_indices if number not in changed])
-    return make_boxed_func(changes_written(_run(options, functional, functional.forward, changed), changed))
+    metadata = None if context is None else context.fw_metadata
+    if metadata is not None and trained:
+        metadata.bw_donated_idxs = []  # saved tensors are read and never written to: graphs may be retained
+    elif metadata is not None:
+        _mark_constants(functional, [number for number in metadata.static_input_indices if number not in changed])
+    with torch.no_grad():  # each graph computes what it says, and autograd is around both
+        return make_boxed_func(changes_written(_run(options, functional, functional.forward, changed), changed))
+
+
+def _backward(
+    options: PieceOptions, complete: threading.Event, module: fx.GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """What runs the backward graph of a step, of which `complete` is told then."""
+    run = _compiled(options, module, example_inputs, trained=True)
+    complete.set()
+    return run
+
+
+def _is_of_fixed_sizes(example_inputs: Sequence[Any]) -> bool:
+    return not any(isinstance(given, torch.SymInt | torch.SymFloat) for given in example_inputs)
 
 
 def _is_of_a_module(given: Any) -> bool:
