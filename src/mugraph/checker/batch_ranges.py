@@ -12,7 +12,7 @@ from typing import Any
 
 from mugraph.checker.capacity_ranges import check_capacities
 from mugraph.checker.saved_files import Json, Rejected, read_range
-from mugraph.checker.size_ranges import compare_slices, slice_of
+from mugraph.checker.size_ranges import Slice, compare_slices, slice_of
 
 
 def check_batches(folder: Path) -> tuple[int, ...]:
@@ -23,7 +23,7 @@ def check_batches(folder: Path) -> tuple[int, ...]:
         low, high = document["dimension"]["low"], document["dimension"]["high"]
         if not (1 <= min(places) <= low and max(places) <= high):
             raise Rejected("batches.json: no kernels run its smallest batch, or some are for a larger one than declared")
-        lengths, by_capacity = list[Any](), dict[int, dict[int, tuple[Json, list[int | None]]]]()
+        lengths, by_capacity = list[Any](), dict[int, dict[int, Slice]]()
         for size, place in places.items():
             check_capacities(place)
             said, programs = read_range(place, "capacities")
@@ -31,7 +31,7 @@ def check_batches(folder: Path) -> tuple[int, ...]:
             for capacity, program in programs.items():
                 dims = _dims(document, said)
                 cut = slice_of(program, dims, size, with_graph=size > 1)
-                if cut[1] != document["outputs"]:
+                if _whole_dims(cut) != document["outputs"]:
                     raise Rejected(f"{program.name}: its outputs have the batch elsewhere than batches.json says")
                 by_capacity.setdefault(capacity, {})[size] = cut
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -43,6 +43,15 @@ def check_batches(folder: Path) -> tuple[int, ...]:
     for slices in by_capacity.values():
         compare_slices(slices)
     return tuple(places)
+
+
+def _whole_dims(cut: Slice) -> list[int | None]:
+    """The dimensions of outputs that are the batch; -1 for one that is merged with others."""
+    program, places = cut
+    shapes = [program["nodes"][i]["outputs"][j]["shape"] for i, j in program["outputs"]]
+    return [
+        None if place is None else place[0] if shape[place[0]] == 1 else -1 for shape, place in zip(shapes, places, strict=True)
+    ]
 
 
 def _dims(document: Json, said: Json) -> list[int | None]:

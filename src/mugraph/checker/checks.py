@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.checker import residue_fields
+from mugraph.checker.axis_digits import Digit
 from mugraph.checker.bound import Bound, bound_of
 from mugraph.checker.constants import check_constants
 from mugraph.checker.float_errors import check_floats, measure, part_compared
@@ -266,27 +267,56 @@ def _alike(left: Json, right: Json) -> None:
 def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json, int]:
     """Both graphs at size 1 of the certificate's axes, each proved parallel in both, and how many axes that are.
 
-    Axes whose slices are added up, or have several elements of some tensor, keep their size, and so do those that are parallel
-    only when such are cut: tests at full size need no proof.
+    Axes whose slices are added up keep their size, as do those of stretches that differ in size or of other rules than the
+    checker's, and those that are parallel only when such are cut: tests at full size need no proof.
     """
     cut = kept = 0
     for axis in axes:
         if not isinstance(axis["inputs"], list) or len(axis["inputs"]) != len(_shapes(left)):
             raise Rejected("certificate.json: an axis does not say where it stands in each input")
-        widths = (*axis.get("input_widths", ()), *axis.get("output_widths", ()))
-        if axis.get("sums") or not axis.get("narrow", True) or any(width != 1 for width in widths):
+        digits = None if axis.get("sums") else _digits(axis, _shapes(left))
+        if digits is None:
             kept += 1
             continue
         try:
-            (ours, dims), (theirs, their_dims) = cut_axis(left, axis["inputs"]), cut_axis(right, axis["inputs"])
+            left, right = _cut_alike(left, right, digits)
         except Rejected:
-            if not kept:
+            if not kept and _is_narrow(axis):
                 raise
-            continue
-        if dims != their_dims:
-            raise Rejected("certificate.json: an axis comes out in different dimensions of the two graphs' outputs")
-        left, right, cut = ours, theirs, cut + 1
+            kept += 1
+        else:
+            cut += 1
     return left, right, cut
+
+
+def _cut_alike(left: Json, right: Json, digits: list[Digit | None]) -> tuple[Json, Json]:
+    """Both graphs at size 1 of an axis. Raises Rejected unless it is parallel in both, in the same places of outputs."""
+    (ours, places), (theirs, their_places) = cut_axis(left, digits), cut_axis(right, digits)
+    if places != their_places:
+        raise Rejected("certificate.json: an axis comes out in different dimensions of the two graphs' outputs")
+    return ours, theirs
+
+
+def _is_narrow(axis: Json) -> bool:
+    """Whether the checker's rules must carry an axis over, as its slices are at single positions."""
+    widths = (*axis.get("input_widths", ()), *axis.get("output_widths", ()))
+    return bool(axis.get("narrow", True)) and all(width == 1 for width in widths)
+
+
+def _digits(axis: Json, shapes: list[list[int]]) -> list[Digit | None] | None:
+    """The digit of a dimension of each input that numbers the slices of an axis; None where stretches are no digit."""
+    widths = axis.get("input_widths") or [1] * len(shapes)
+    found = list[Digit | None]()
+    for dim, shape, width in zip(axis["inputs"], shapes, widths, strict=True):
+        stretches = width if isinstance(width, list) else [width]
+        if dim is None:
+            found.append(None)
+            continue
+        count, rest = divmod(shape[dim], sum(stretches))
+        if len({*stretches}) != 1 or rest or stretches[0] < 1:
+            return None
+        found.append(Digit(dim, stretches[0], count))
+    return found
 
 
 def _nameless(graph: Json) -> tuple[Any, ...]:

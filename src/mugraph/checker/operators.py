@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mugraph.checker.axis_digits import DigitRule, grouped, kept, regrouped, taken
 from mugraph.checker.saved_files import Json, Rejected
 from mugraph.checker.scans import SCANS, running
 from mugraph.checker.tensors import (
@@ -60,6 +61,8 @@ class Row:
     shape: ShapeRule
     meaning: Meaning | None = None
     carried: Carried | None = None
+    digits: DigitRule | None = None
+    """How digits of a dimension move where that is not how dimensions do."""
     attributes: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     function: Callable[..., Any] | None = None
@@ -403,7 +406,8 @@ OPERATORS: dict[str, Row] = {
     "input_iterator": Row(_IN_BODIES, 0, _tile_shape, attributes=frozenset({"operand", "imap", "fmap"})),
     "output_saver": Row(_IN_BODIES, 1, _saved_shape, attributes=frozenset({"omap"})),
     "accumulate": Row(
-        _IN_BODIES, 1, _accumulated_shape, None, _but_joined, attributes=frozenset({"combine"}), optional=frozenset({"dim"}),
+        _IN_BODIES, 1, _accumulated_shape, None, _but_joined, kept,
+        attributes=frozenset({"combine"}), optional=frozenset({"dim"}),
     ),
     "accumulate_rescaled": Row(("block",), 2, _rescaled_shape, None, _from_right),
     "matmul": Row(
@@ -415,9 +419,9 @@ OPERATORS: dict[str, Row] = {
         lambda attributes, xs, domain: added(multiplied(xs[0], xs[2], domain), multiplied(xs[1], xs[3], domain), domain),
         _but_inner,
     ),
-    "sum": Row(ANYWHERE, 1, _grouped_shape, _group_sums, _but_dim, attributes=frozenset({"dim", "size"})),
+    "sum": Row(ANYWHERE, 1, _grouped_shape, _group_sums, _but_dim, grouped, attributes=frozenset({"dim", "size"})),
     "max": Row(
-        ANYWHERE, 1, _grouped_shape, _group_maxima, _but_dim,
+        ANYWHERE, 1, _grouped_shape, _group_maxima, _but_dim, grouped,
         attributes=frozenset({"dim", "size"}), optional=frozenset({"least"}),
     ),
     **{name: _scan(*meaning) for name, meaning in SCANS.items()},
@@ -435,7 +439,7 @@ OPERATORS: dict[str, Row] = {
     "reshape": Row(
         _OUTSIDE_THREADS, 1, _reshaped,
         lambda attributes, xs, domain: moved(xs[0], lambda array: array.reshape(attributes["shape"]), domain),
-        _same_dim, attributes=frozenset({"shape"}),
+        _same_dim, regrouped, attributes=frozenset({"shape"}),
     ),
     "transpose": Row(
         _OUTSIDE_THREADS, 1, _transposed,
@@ -445,16 +449,18 @@ OPERATORS: dict[str, Row] = {
     "repeat": Row(
         _OUTSIDE_THREADS, 1,
         lambda graph, attributes, reads: _multiplied_sizes(reads[0], [(attributes["times"], attributes["dim"])]),
-        _repeated, _but_dim, attributes=frozenset({"dim", "times"}),
+        _repeated, _but_dim, kept, attributes=frozenset({"dim", "times"}),
     ),
     "slice": Row(
-        ("kernel",), 1, _sliced, _taken, _but_dim, attributes=frozenset({"dim", "start", "size", "step"}),
+        ("kernel",), 1, _sliced, _taken, _but_dim, taken, attributes=frozenset({"dim", "start", "size", "step"}),
     ),
     "index_select": Row(
         ("kernel",), 2, _looked_up_shape, _looked_up, _beside_places,
         attributes=frozenset({"dim", "negative"}), integers=frozenset({1}),
     ),
-    "concat": Row(("kernel",), 1, _concatenated, _one_behind_the_other, _but_dim, attributes=frozenset({"dim"}), variadic=True),
+    "concat": Row(
+        ("kernel",), 1, _concatenated, _one_behind_the_other, _but_dim, kept, attributes=frozenset({"dim"}), variadic=True,
+    ),
     **{name: function(name, floats) for name, floats in _FUNCTIONS.items()},
     **{name: function(name, floats, operands) for name, (operands, floats) in _CHOICES.items()},
     "round_fp32": replace(function("round_fp32", ROUNDINGS["round_fp32"]), levels=("kernel",)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from mugraph.checker.axis_digits import Digit
 from mugraph.checker.constants import check_constants
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.lookups import places_with_lookups, with_inputs_for_lookups
@@ -46,10 +47,12 @@ def _check_rows(rows: Json, dims: list[int | None], low: int, high: int) -> None
         raise Rejected("sizes.json: rows have two dimensions, and there is one")
 
 
-def slice_of(
-    folder: Path, dims: list[int | None], size: int, of_rows: bool = False, with_graph: bool = True
-) -> tuple[Json, list[int | None]]:
-    """The program of a result at size 1 of the axis, and the axis in its outputs, which is where its muGraph has it; that is not
+Slice = tuple[Json, list[tuple[int, int] | None]]
+"""A program at size 1 of an axis, and the dimensions of its outputs that have it, with how many neighbours are of one slice."""
+
+
+def slice_of(folder: Path, dims: list[int | None], size: int, of_rows: bool = False, with_graph: bool = True) -> Slice:
+    """The program of a result at size 1 of the axis, which its muGraph has in the same places of outputs; that is not
     looked at without `with_graph`. Of rows there is one of the dimension before it. `dims` may leave out constants, which are
     last. Raises Rejected and Undecided."""
     saved, place = read(folder), f"{folder.parent.name}/{folder.name}"
@@ -67,15 +70,24 @@ def slice_of(
     if of_rows and any(dim is not None and shape[dim - 1] != 1 for shape, dim in zip(inputs, dims, strict=True)):
         raise Rejected(f"{place}: its program has several of the dimension before its rows")
     if not with_graph:
-        return cut_axis(program, dims)
-    places = places_with_lookups(program, graph, dims)
+        return _without_size(*cut_axis(program, _whole(dims, size)))
+    places = _whole(places_with_lookups(program, graph, dims), size)
     (ours, outputs), (_, theirs) = (cut_axis(each, places) for each in with_inputs_for_lookups(program, graph))
     if outputs != theirs:
         raise Rejected(f"{place}: the muGraph has the axis in other dimensions of its outputs than the program")
-    return ours, outputs
+    return _without_size(ours, outputs)
 
 
-def compare_slices(slices: Mapping[int, tuple[Json, list[int | None]]]) -> None:
+def _whole(dims: list[int | None], size: int) -> list[Digit | None]:
+    """Dimensions that are an axis of so many slices."""
+    return [None if dim is None else Digit(dim, 1, size) for dim in dims]
+
+
+def _without_size(program: Json, digits: list[Digit | None]) -> Slice:
+    return program, [None if digit is None else (digit.dim, digit.inner) for digit in digits]
+
+
+def compare_slices(slices: Mapping[int, Slice]) -> None:
     """Raise Undecided unless all sizes have one program of a slice."""
     largest = max(slices)
     for size, (program, outputs) in slices.items():
