@@ -29,8 +29,9 @@ from mugraph.sizes.capacities import capacities
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.masked_functions import MaskedFunction, masked_as_recorded, masked_function
 from mugraph.sizes.row_functions import bytes_of_row, pairs_of_sizes
-from mugraph.sizes.sliced_functions import bytes_of_slice, recorded, sliced_function
+from mugraph.sizes.sliced_functions import NO_LIMIT, bytes_of_slice, check_time, recorded, sliced_function
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
+from mugraph.support.deadline import Deadline
 
 _LARGEST_BYTES = 1 << 26
 """Samples of a batch of the table take so many bytes at most, with the longest length: more of them are several chunks."""
@@ -84,10 +85,15 @@ class BatchedFunction:
 
 
 def batched_function(
-    fn: Fn, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any], wanted: Sequence[int] = ()
+    fn: Fn,
+    declared: Declared,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    wanted: Sequence[int] = (),
+    deadline: Deadline = NO_LIMIT,
 ) -> BatchedFunction:
     """The function as one of a batch and a length, with `wanted` batches among those of its table; raises SizeMatters, which says
-    why, for others. Arguments are as in `sliced_function`."""
+    why, for others, and where the deadline passes before that is known. Arguments are as in `sliced_function`."""
     if len(declared.dims) != 2 or any(dim.low == dim.high for dim in declared.dims.values()):
         raise SizeMatters("it is none of two dimensions of several sizes each")
     kwargs = dict(sorted(kwargs.items()))
@@ -95,12 +101,12 @@ def batched_function(
         raise SizeMatters("an argument is no tensor")
     first, second = declared.dims.values()
     pair = pairs_of_sizes(first, second, bytes_of_row(declared, args, kwargs))[0]
-    program = recorded(fn, declared, *declared.resized(pair, args, kwargs))
+    program = recorded(fn, declared, *declared.resized(pair, args, kwargs), deadline)
     names, reasons = [*declared.dims], list[str]()
     for batch, length in (names, names[::-1]):
         try:
             samples = _samples(program, declared, declared.dims[batch], args, kwargs)
-            return _batched(fn, declared, samples, declared.dims[length], args, kwargs, wanted)
+            return _batched(fn, declared, samples, declared.dims[length], args, kwargs, wanted, deadline)
         except MugraphError as error:  # whatever keeps it from being one program
             reasons.append(f"{batch} as the batch: {error}")
     raise SizeMatters("; ".join(reasons))
@@ -130,17 +136,18 @@ def _batched(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     wanted: Sequence[int],
+    deadline: Deadline,
 ) -> BatchedFunction:
     batch = samples.dim
     of_batch, of_length = declared.only(batch.name), declared.only(length.name)
     if length.low == 1:  # of which symbols say nothing
-        sliced_function(fn, of_batch, *of_length.resized((1,), args, kwargs))
+        sliced_function(fn, of_batch, *of_length.resized((1,), args, kwargs), deadline)
     one = bytes_of_slice(of_batch, *of_length.resized((length.high,), *of_batch.resized((1,), args, kwargs)))
     table = _table(batch, one)
     compared = {1, table[0]}
     masked = {
         size: (masked_function if size in compared else masked_as_recorded)(
-            fn, of_length, *of_batch.resized((size,), args, kwargs)
+            fn, of_length, *of_batch.resized((size,), args, kwargs), deadline
         )
         for size in dict.fromkeys([*table, *wanted])
     }
@@ -148,13 +155,15 @@ def _batched(
     if any((other.graph.places, other.results) != (some.graph.places, some.results) for other in masked.values()):
         raise SizeMatters(f"its masked graph is another one at other sizes of {batch.name}")
     found = BatchedFunction(samples, length, masked)
-    _check_programs(found)
+    _check_programs(found, deadline)
     return found
 
 
-def _check_programs(found: BatchedFunction) -> None:
-    """Raise SizeMatters unless the masked programs that hold all lengths are one program of a sample."""
+def _check_programs(found: BatchedFunction, deadline: Deadline) -> None:
+    """Raise SizeMatters unless the masked programs that hold all lengths are one program of a sample, and where the deadline
+    passes before that is known."""
     for size, masked in found.masked.items():
+        check_time(deadline, f"what it is of a sample at {size} of {found.samples.dim.name}")
         capacity = next(capacities(found.length.low, found.length.high, masked.graph.more, 1))
         traced = trace(masked.at_capacity(capacity), tuple(masked.arguments(capacity)))
         if not found.is_program_of(size, capacity, traced.graph, traced):

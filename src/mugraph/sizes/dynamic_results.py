@@ -312,31 +312,31 @@ def superoptimized_for_sizes(
     from mugraph.frontend.symbolic_axis import SizeMatters
     from mugraph.sizes.sliced_functions import sliced_function
 
+    deadline = Deadline(budget)
     if listed is None and len(result.dims) == 2:
-        deadline = Deadline(budget)
         result.rows = _rows(result, arguments, deadline)
         if result.rows is None:
             result.batches = _batches(result, arguments, deadline)
         if result.rows is not None or result.batches is not None:
             return result
-        budget = deadline.remaining
     try:
-        result.sliced = sliced_function(fn, result.declared, args, kwargs)
+        result.sliced = sliced_function(fn, result.declared, args, kwargs, deadline)
     except SizeMatters as error:
         result.reason = result.reason or str(error)
-        if listed is None and (capacities := _capacities(result, arguments, budget)) is not None:
+        if listed is None and (capacities := _capacities(result, arguments, deadline)) is not None:
             result.capacities = capacities
             return result
     if result.sliced is None or listed is not None:
         entries = _ends(result.declared) if listed is None else listed
-        share = None if budget is None else budget / len(entries)
-        result.settings["budget"] = share
+        result.settings["budget"] = None if budget is None else budget / len(entries)
+        share = deadline.share(1 / len(entries))
         for sizes in entries:
-            result.fill(sizes, args, kwargs)
+            if not result.table or not deadline.passed:
+                result.fill(sizes, args, kwargs, budget=share)
         if result.sliced is not None:
             _Table(result, args, kwargs, Deadline(None)).settle()
         return result
-    _Table(result, args, kwargs, Deadline(budget)).fill()
+    _Table(result, args, kwargs, deadline).fill()
     return result
 
 
@@ -350,7 +350,7 @@ def _rows(
     from mugraph.sizes.row_results import RowResults
 
     try:
-        found = row_function(result.fn, result.declared, *arguments)
+        found = row_function(result.fn, result.declared, *arguments, deadline)
     except SizeMatters as error:
         result.reason = f"its two dimensions are not those of rows: {error}"
         return None
@@ -374,7 +374,7 @@ def _batches(
     from mugraph.sizes.batched_results import BatchTable
 
     try:
-        found = batched_function(result.fn, result.declared, *arguments)
+        found = batched_function(result.fn, result.declared, *arguments, deadline=deadline)
     except SizeMatters as error:
         result.reason += f"; nor are they a batch and a length: {error}"
         return None
@@ -386,7 +386,7 @@ def _batches(
 
 
 def _capacities(
-    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], budget: float | None
+    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
 ) -> CapacityTable | None:
     """Kernels of a few capacities; None for a function that they cannot run, or of which none are found, and why in `reason`."""
     from mugraph.frontend.symbolic_axis import SizeMatters
@@ -394,11 +394,11 @@ def _capacities(
     from mugraph.sizes.masked_functions import masked_function
 
     try:
-        table = CapacityTable(masked_function(result.fn, result.declared, *arguments), fn=result.fn)
+        table = CapacityTable(masked_function(result.fn, result.declared, *arguments, deadline), fn=result.fn)
     except SizeMatters as error:
         result.reason += f"; nor can other slots be masked: {error}"
         return None
-    table.fill(result._optimize, result.settings, Deadline(budget))
+    table.fill(result._optimize, result.settings, deadline)
     if not table.kernels:
         result.reason += "; no kernels were found for any capacity"
     return table if table.kernels else None

@@ -34,7 +34,8 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.dims import Declared
 from mugraph.sizes.masked_calls import MaskedCalls
-from mugraph.sizes.sliced_functions import bytes_of_slice, check_memory, compared_sizes, recorded
+from mugraph.sizes.sliced_functions import NO_LIMIT, bytes_of_slice, check_memory, check_time, compared_sizes, recorded
+from mugraph.support.deadline import Deadline
 from mugraph.verifier import verify_graphs
 
 _SLOTS_MORE = 3
@@ -75,21 +76,30 @@ class MaskedFunction(MaskedCalls):
         return AtCapacity(self.graph, capacity, self.graph.module, self.inputs[0].device)
 
 
-def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MaskedFunction:
-    """The function as a masked graph; raises SizeMatters, which says why, for others. Arguments are as in `sliced_function`."""
+def masked_function(
+    fn: Callable[..., Any],
+    declared: Declared,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    deadline: Deadline = NO_LIMIT,
+) -> MaskedFunction:
+    """The function as a masked graph; raises SizeMatters, which says why, for others, and where a deadline passes before.
+    Arguments are as in `sliced_function`."""
     kwargs = dict(sorted(kwargs.items()))
     try:
         with asked_outside_torch() as asked:
-            found = masked_as_recorded(fn, declared, args, kwargs)
-            sizes = found.sizes
+            found = masked_as_recorded(fn, declared, args, kwargs, deadline)
+            sizes, name = found.sizes, found.dim.name
+            check_time(deadline, "what it returns")
             check_memory(trace(fn, dict(kwargs) or tuple(args)))
             for size in sizes:
+                check_time(deadline, f"what it is at size {size} of {name}")
                 _check_program(fn, found, size, *declared.resized((size,), args, kwargs))
         if asked:
             raise SizeMatters(
                 f"it asks {asked[0]}, which is answered in one way where it is recorded and in another where it runs"
             )
-        _check_values(found)
+        _check_values(found, deadline)
     except SizeMatters:
         raise
     except MugraphError as error:  # whatever keeps it from being one program
@@ -98,7 +108,11 @@ def masked_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
 
 
 def masked_as_recorded(
-    fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any],
+    declared: Declared,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    deadline: Deadline = NO_LIMIT,
 ) -> MaskedFunction:
     """The function as it is recorded, with masks, of which no program was compared; raises what `masked_function` raises."""
     if len(declared.dims) > 1:
@@ -111,7 +125,7 @@ def masked_as_recorded(
     given, structure = tree_flatten((tuple(args), dict(kwargs)))
     if not all(isinstance(each, torch.Tensor) for each in given):
         raise SizeMatters("an argument is no tensor")
-    program = recorded(fn, declared, args, kwargs)
+    program = recorded(fn, declared, args, kwargs, deadline)
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs):
         raise SizeMatters("it changes a tensor")
     if not all(isinstance(spec.arg, TensorArgument) for spec in program.graph_signature.output_specs):
@@ -151,8 +165,9 @@ def _check_program(
         raise SizeMatters(f"its program at size {size} is another one than is recorded for all sizes")
 
 
-def _check_values(found: MaskedFunction) -> None:
-    """Raise SizeMatters unless masked programs have the values of those without masks, with other slots that are no numbers.
+def _check_values(found: MaskedFunction, deadline: Deadline) -> None:
+    """Raise SizeMatters unless masked programs have the values of those without masks, with other slots that are no numbers, and
+    where the deadline passes before that is known.
 
     Of numbers of both signs, and of positive ones: logarithms and roots of others are no numbers in either program.
     """
@@ -160,6 +175,7 @@ def _check_values(found: MaskedFunction) -> None:
     runner = found.runner(capacity)
     whole = trace(found.at_capacity(capacity), found.arguments(capacity))
     for size in found.sizes:
+        check_time(deadline, f"for its values at size {size} of {found.dim.name}")
         with torch.random.fork_rng():  # so that the random numbers of others stay what they are
             sized = found.resized(size)
             inputs = [torch.randn_like(widened(each)).to(each.dtype) if each.is_floating_point() else each for each in sized]

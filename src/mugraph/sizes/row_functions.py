@@ -19,8 +19,17 @@ from mugraph.frontend.merged_rows import merged_rows, pairs_of_results
 from mugraph.frontend.symbolic_axis import SizeMatters, check_slices, with_sizes
 from mugraph.sizes.dims import Declared, Dim, Sizes
 from mugraph.sizes.rows import Rows
-from mugraph.sizes.sliced_functions import GENERIC_BYTES, SlicedFunction, places_of, recorded, sliced_function
+from mugraph.sizes.sliced_functions import (
+    GENERIC_BYTES,
+    NO_LIMIT,
+    SlicedFunction,
+    check_time,
+    places_of,
+    recorded,
+    sliced_function,
+)
 from mugraph.sizes.sliced_programs import SlicedProgram
+from mugraph.support.deadline import Deadline
 
 _MOST = 13
 """Programs are compared at sizes of each dimension up to this one."""
@@ -51,17 +60,21 @@ class RowFunction:
         )
 
 
-def row_function(fn: Fn, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RowFunction:
-    """The function as one of rows; raises SizeMatters, which says why, for others. Arguments are as in `sliced_function`."""
+def row_function(
+    fn: Fn, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any], deadline: Deadline = NO_LIMIT
+) -> RowFunction:
+    """The function as one of rows; raises SizeMatters, which says why, for others, and where the deadline passes before that is
+    known. Arguments are as in `sliced_function`."""
     first, second, places = _side_by_side(declared, args, kwargs)
     pairs = pairs_of_sizes(first, second, bytes_of_row(declared, args, kwargs))
     in_order = Declared.of({argument: {place: first, place + 1: second} for argument, place in places})
-    rows = Rows(first, second, places, _recorded_results(fn, in_order, pairs[0], args, kwargs))
+    rows = Rows(first, second, places, _recorded_results(fn, in_order, pairs[0], args, kwargs, deadline))
     merged = Declared.of({argument: {place + 1: rows.dim} for argument, place in places})
-    sliced = sliced_function(fn, merged, *in_order.resized((1, second.low), args, kwargs))
+    sliced = sliced_function(fn, merged, *in_order.resized((1, second.low), args, kwargs), deadline)
     found = RowFunction(rows, merged, sliced, pairs)
     try:
         for pair in pairs:
+            check_time(deadline, f"what it is at sizes {pair[0]} x {pair[1]}")
             _check_program(fn, found, in_order, pair, args, kwargs)
     except SizeMatters:
         raise
@@ -69,7 +82,8 @@ def row_function(fn: Fn, declared: Declared, args: Sequence[Any], kwargs: Mappin
         raise SizeMatters(f"its program at some sizes does not act on rows: {error}") from None
     if second.low == 1:  # of which symbols say nothing, as of 1 in the first dimension, which is that of `sliced`
         alone = Declared.of({argument: {place: first} for argument, place in places})
-        if not sliced_function(fn, alone, *in_order.resized((first.low, 1), args, kwargs)).slice.is_same(sliced.slice):
+        of_one = sliced_function(fn, alone, *in_order.resized((first.low, 1), args, kwargs), deadline)
+        if not of_one.slice.is_same(sliced.slice):
             raise SizeMatters(f"its program of a row is another one where {second.name} is 1")
     return found
 
@@ -115,10 +129,10 @@ def _few(dim: Dim, most: int) -> list[int]:
 
 
 def _recorded_results(
-    fn: Fn, declared: Declared, pair: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Fn, declared: Declared, pair: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any], deadline: Deadline
 ) -> tuple[int | None, ...]:
     """Where results have the two dimensions; raises SizeMatters unless all recorded calls do the same to every row."""
-    program = recorded(fn, declared, *declared.resized(pair, args, kwargs))
+    program = recorded(fn, declared, *declared.resized(pair, args, kwargs), deadline)
     for spec in program.graph_signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT or not isinstance(spec.arg, TensorArgument):
             raise SizeMatters("it changes a tensor, or returns something else than tensors")

@@ -24,6 +24,7 @@ from mugraph.frontend.symbolic_axis import SizeMatters, check_slices
 from mugraph.ir.graph import Graph
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
+from mugraph.support.deadline import Deadline
 
 _GENERIC = 64
 """Programs are compared at sizes up to this one: larger tensors tell nothing more."""
@@ -78,8 +79,18 @@ def _with_size(shape: tuple[int, ...], dim: int | None, size: int) -> tuple[int,
     return shape if dim is None else (*shape[:dim], size, *shape[dim + 1 :])
 
 
-def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SlicedFunction:
-    """The function as one that acts on slices along its one dynamic dimension; raises SizeMatters, which says why, for others.
+NO_LIMIT = Deadline(None)
+
+
+def sliced_function(
+    fn: Callable[..., Any],
+    declared: Declared,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    deadline: Deadline = NO_LIMIT,
+) -> SlicedFunction:
+    """The function as one that acts on slices along its one dynamic dimension; raises SizeMatters, which says why, for others,
+    and where the deadline passes before that is known.
 
     Arguments are those of an example call, of any declared size.
     """
@@ -90,7 +101,8 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
         raise SizeMatters(f"dimension {dim.name} has one size")
     generic, *sizes = compared_sizes(dim, bytes_of_slice(declared, args, kwargs))
     try:
-        check_slices(recorded(fn, declared, *declared.resized((generic,), args, kwargs)).graph)
+        check_slices(recorded(fn, declared, *declared.resized((generic,), args, kwargs), deadline).graph)
+        check_time(deadline, f"what it is at size {generic} of {dim.name}")
         with asked_outside_torch() as asked:
             first = _traced(fn, declared, generic, args, kwargs)
         if asked:
@@ -105,6 +117,7 @@ def sliced_function(fn: Callable[..., Any], declared: Declared, args: Sequence[A
             raise SizeMatters(f"its program at size {generic} does not act on slices: {error}") from None
         found = SlicedFunction(dim, places, cut, first, (generic, *sizes))
         for size in sizes:
+            check_time(deadline, f"what it is at size {size} of {dim.name}")
             other = _traced(fn, declared, size, args, kwargs)
             if not found.is_program_of(other.graph):
                 raise SizeMatters(f"its program of a slice is another one at size {size} than at {generic}")
@@ -140,10 +153,22 @@ def check_memory(calling: FunctionCalling) -> None:
         raise SizeMatters("it returns views of tensors, or asks how they lie in memory")
 
 
+def check_time(deadline: Deadline, question: str) -> None:
+    """Raise SizeMatters where a deadline has passed before a question is asked."""
+    if deadline.passed:
+        raise SizeMatters(f"the budget of {deadline.budget:g} s ended before it was asked {question}")
+
+
 def recorded(
-    fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any],
+    declared: Declared,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    deadline: Deadline = NO_LIMIT,
 ) -> torch.export.ExportedProgram:
-    """The function at all sizes of its dynamic dimensions at once; raises SizeMatters where PyTorch does not record it so."""
+    """The function at all sizes of its dynamic dimensions at once; raises SizeMatters where PyTorch does not record it so, and
+    where the deadline has passed."""
+    check_time(deadline, "what it is at all sizes")
     symbols = {
         dim.name: torch.export.Dim(dim.name if dim.name.isidentifier() else f"size_{number}", min=dim.low, max=dim.high)
         for number, dim in enumerate(declared.dims.values())

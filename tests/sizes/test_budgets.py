@@ -1,0 +1,80 @@
+"""Questions about a function at all sizes end with the budget of the call, and say what was not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+
+import mugraph
+from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.sizes.batched_functions import batched_function
+from mugraph.sizes.dims import Declared, Dim, Dynamic
+from mugraph.sizes.masked_functions import masked_function
+from mugraph.sizes.row_functions import row_function
+from mugraph.sizes.sliced_functions import sliced_function
+from mugraph.support.deadline import Deadline
+
+BATCH, KEYS = Dim("batch", 2, 9), Dim("keys", 2, 9)
+
+
+class Ends:
+    """A deadline that passes once it has been asked so often, whatever the clock says."""
+
+    budget = 3.0
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    @property
+    def passed(self) -> bool:
+        self.times -= 1
+        return self.times < 0
+
+
+def norm(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return x.exp().sum(1)
+
+
+QUESTIONS: dict[str, tuple[Callable[[Deadline], object], int]] = {
+    "slices": (lambda deadline: sliced_function(norm, Declared.of({0: {0: BATCH}}), (torch.randn(3, 4),), {}, deadline), 4),
+    "masks": (lambda deadline: masked_function(summed, Declared.of({0: {1: KEYS}}), (torch.randn(3, 4),), {}, deadline), 8),
+    "rows": (
+        lambda deadline: row_function(
+            norm, Declared.of({0: {0: BATCH, 1: KEYS}}), (torch.randn(3, 5, 4),), {}, cast(Any, deadline)
+        ),
+        7,
+    ),
+    "batches": (
+        lambda deadline: batched_function(
+            summed, Declared.of({0: {0: BATCH, 1: KEYS}}), (torch.randn(3, 5),), {}, deadline=deadline
+        ),
+        12,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_a_deadline_leaves_unasked_is_said(name: str) -> None:
+    ask, questions = QUESTIONS[name]
+    for times in (0, questions // 2):
+        with pytest.raises(SizeMatters, match=r"the budget of 3 s ended before it was asked (what|for)"):
+            ask(cast(Deadline, Ends(times)))
+
+
+@pytest.mark.parametrize(
+    ("fn", "dynamic", "unasked"),
+    [(norm, {0: {0: BATCH}}, 2), (summed, {0: {0: BATCH, 1: KEYS}}, 2)],
+)
+def test_without_a_budget_nothing_is_asked(fn: Callable[..., torch.Tensor], dynamic: Dynamic, unasked: int) -> None:
+    made = mugraph.superoptimize(fn, (torch.randn(3, 5),), budget=0.0, profile=False, dynamic=dynamic)
+    assert made.reason.count("the budget of 0 s ended before it was asked what it is at all sizes") == unasked
+    assert len(made.table) == 1
+    x = torch.randn(4, 7)
+    torch.testing.assert_close(made(x), fn(x))
