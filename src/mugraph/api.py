@@ -23,7 +23,7 @@ from mugraph.ir.ops import GRAPH_DEFINED, is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
-from mugraph.results.serialization import ONE_PROGRAM, RANGES, SavedProgram, kind_of, read_manifest
+from mugraph.results.serialization import BATCHES, CAPACITIES, ONE_PROGRAM, RANGES, SavedProgram, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
@@ -356,7 +356,11 @@ def rebuild(
     if kind == ONE_PROGRAM:
         return rebuilt_program(folder)
     if kind in RANGES:
-        raise InvalidInput(f"{folder} holds a range of sizes; rebuild the results in its folder {kind}, or optimize again")
+        programs = f"{BATCHES}/*/{CAPACITIES}" if kind == BATCHES else kind
+        raise InvalidInput(
+            f"{folder} holds a range of sizes, which is rebuilt one result at a time: mugraph.rebuild each folder in {programs}, "
+            f"or optimize the function for {target} again, for a range there"
+        )
     require_torch(f"to run parts of {folder}")
     from mugraph.pieces.partitioned import rebuilt
 

@@ -28,8 +28,7 @@ from threads import at_once
 from .saved_folders import changed, with_another
 
 BATCH, KEYS = Dim("batch", 1, 9), Dim("keys", 1, 70)
-HEADS, WIDTH = 1, 16
-"""One head, which no muGraph merges with the samples in a tile: the checker follows no axis that is merged with another one."""
+HEADS, WIDTH = 2, 16
 WEIGHT = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(5))
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 61, 69, 70)
 CACHE: Dynamic = {0: {0: BATCH}, 1: {0: BATCH, 2: KEYS}, 2: {0: BATCH, 2: KEYS}, 3: {0: BATCH}}
@@ -42,7 +41,7 @@ WEIGHT = torch.randn(16, 16, generator=torch.Generator().manual_seed(5))
 
 
 def example_inputs():
-    return torch.randn(3, 1, 1, 16), torch.randn(3, 1, 6, 16), torch.randn(3, 1, 6, 16), torch.randn(3, 1, 1, 16)
+    return torch.randn(3, 2, 1, 16), torch.randn(3, 2, 6, 16), torch.randn(3, 2, 6, 16), torch.randn(3, 2, 1, 16)
 
 
 def decode(q, k, v, new):
@@ -78,7 +77,7 @@ def assert_right(run: Callable[..., Any], inputs: tuple[torch.Tensor, ...], *mor
 
 @pytest.fixture(scope="module")
 def made() -> DynamicSuperoptimized:
-    return mugraph.superoptimize(decode, given(3, 6), budget=120.0, profile=False, dynamic=CACHE)
+    return mugraph.superoptimize(decode, given(3, 6), budget=600.0, profile=False, dynamic=CACHE)
 
 
 @pytest.fixture(scope="module")
@@ -220,12 +219,20 @@ def test_a_batch_of_another_function_is_refused(folder: Path, tmp_path: Path) ->
         return decode(q, k, v, new * 3)
 
     of_two: Dynamic = {1: {2: KEYS}, 2: {2: KEYS}}
-    other = mugraph.superoptimize(thrice, given(2, 6), budget=60.0, profile=False, dynamic=of_two)
+    other = mugraph.superoptimize(thrice, given(2, 6), budget=600.0, profile=False, dynamic=of_two)
     wrong = with_another(folder, tmp_path / "wrong", "batches/2", other.save)
     with pytest.raises(Rejected):
         check_batches(wrong)
     with pytest.raises(InvalidInput):
         DynamicSuperoptimized.load(wrong)
+
+
+def test_what_is_rebuilt_of_a_batch_is_one_program_at_a_time(folder: Path) -> None:
+    for place, programs in ((folder, r"batches/\*/capacities"), (folder / "batches" / "2", "capacities")):
+        with pytest.raises(InvalidInput, match=f"rebuild each folder in {programs}, or optimize the function for triton"):
+            mugraph.rebuild(place, "triton:sm_80")
+    one = next((folder / "batches" / "1" / "capacities").iterdir())
+    assert mugraph.rebuild(one, "cpu", profile=False).found
 
 
 def test_tables_without_the_smallest_batch_are_not_saved(made: DynamicSuperoptimized, table: BatchTable, tmp_path: Path) -> None:

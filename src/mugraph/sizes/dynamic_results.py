@@ -450,7 +450,10 @@ class _Table:
         assert sliced is not None
         kernels: dict[int, Superoptimized] = {}
         for (size,), made in result.table.items():
-            if not made.is_one_program or not sliced.is_program_of(made.program):
+            if not made.is_one_program:
+                result.sliced, result.reason = None, f"at size {size} kernels run parts of it only, which are not put together"
+                return
+            if not sliced.is_program_of(made.program):
                 result.sliced, result.reason = None, f"its program at size {size} is another one than was proved to act on slices"
                 return
             if made.found and sliced.is_acted_on_by(made.graph):

@@ -41,7 +41,7 @@ def agree(left: Graph, right: Graph, seed: int = 0) -> bool:
 
     Points where a graph is undefined or leaves the number range say nothing; graphs that share no point do not agree.
     """
-    if _rational(left) and _rational(right):
+    if is_rational(left) and is_rational(right):
         try:
             answers = [_equal(left, right, inputs, _Fractions()) for inputs in _fractions(left, seed)]
         except OverflowError:
@@ -53,7 +53,23 @@ def agree(left: Graph, right: Graph, seed: int = 0) -> bool:
     return True in answers and False not in answers
 
 
-def _rational(graph: Graph) -> bool:
+def random_residues(shape: Sequence[int], draw: random.Random) -> Array:
+    """A tensor of numbers modulo the prime of `modulo_prime`."""
+    return np.asarray(np.vectorize(lambda _: draw.randrange(_PRIME), otypes=[object])(np.zeros(tuple(shape))))
+
+
+def modulo_prime(graph: Graph, inputs: Sequence[Array]) -> list[Array] | None:
+    """What a graph of sums, products and quotients computes modulo a prime of 521 bits, where rational functions that differ do
+    so at nearly every point; None where a denominator is 0."""
+    try:
+        return list(evaluate(graph, inputs, _Residues()))
+    except ZeroDivisionError:
+        return None
+
+
+def is_rational(graph: Graph) -> bool:
+    """Whether a graph is made of sums, products and quotients alone, of rational constants."""
+
     def exact(op: str) -> bool:
         return operator(op).kind in (Kind.DATA, Kind.MULTILINEAR, Kind.DIVISION)
 
@@ -124,7 +140,7 @@ def _fractions(graph: Graph, seed: int) -> Iterator[list[Array]]:
 def _residues(graph: Graph, seed: int) -> Iterator[list[Array]]:
     draw = random.Random(seed)
     for _ in range(_POINTS):
-        yield [np.vectorize(lambda _: draw.randrange(_PRIME), otypes=[object])(np.zeros(shape)) for shape in _shapes(graph)]
+        yield [random_residues(shape, draw) for shape in _shapes(graph)]
 
 
 def _equal(left: Graph, right: Graph, inputs: Sequence[Array], arith: FloatArithmetic) -> bool | None:
