@@ -63,10 +63,8 @@ def test_threads_that_meet_otherwise_have_no_such_warp(what: str) -> None:
         check(changed[what])
 
 
-def test_described_gpus_with_warp_groups_have_them() -> None:
-    for target in ("cuda:sm_90", "cuda:sm_90:h200", "cuda:sm_90:h100-pcie"):
-        assert device_for(target).engines.producer_warps
-    for target in ("cuda:sm_80", "cuda:sm_100", "cuda:sm_120"):
+def test_no_described_gpu_has_them_before_one_has_run_them() -> None:
+    for target in ("cuda:sm_80", "cuda:sm_90", "cuda:sm_90:h200", "cuda:sm_90:h100-pcie", "cuda:sm_100", "cuda:sm_120"):
         assert not device_for(target).engines.producer_warps
 
 
