@@ -83,6 +83,7 @@ GRADIENTS = [
     *(case(f"{name}_loss_backward", SCALAR, X, Y, 1, 0.7) for name in ("huber", "smooth_l1")),
     *(case(f"{name}_loss_backward", Y, X, Y.round(), 0, 1.5) for name in ("huber", "smooth_l1")),
     case("smooth_l1_loss_backward", SCALAR, X, Y, 2, 0.0),
+    *(case(f"{name}_loss_backward", X, SPECIAL, OTHERS, 0, 0.7) for name in ("huber", "smooth_l1")),
     case("native_layer_norm_backward", BATCH + 1, BATCH, [3, 4], *NORMED, random(3, 4), random(3, 4), [True, True, True]),
     case("native_layer_norm_backward", BATCH.exp(), BATCH, [4], *ROWS_NORMED, None, None, [True, False, False]),
     case("native_layer_norm_backward", BATCH.exp(), BATCH, [4], *ROWS_NORMED, ROW, ROW, [False, True, True]),

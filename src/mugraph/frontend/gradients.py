@@ -147,16 +147,18 @@ def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -
 
 def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
     """The gradient of half the square of the difference, up to `delta`, and of `delta` times the rest."""
-    distance = x - target
-    return select(at_most(distance.apply("abs"), delta), distance, sign(distance) * delta) * _of_reduced(grad, x, reduction)
+    return _clipped(x - target, delta) * _of_reduced(grad, x, reduction)
 
 
 def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
     """The same over `beta`."""
-    distance = x - target
-    steep = sign(distance)
-    slope = select(less(distance.apply("abs"), beta), distance / beta, steep) if beta else steep
+    slope = _clipped(x - target, beta) / beta if beta else sign(x - target)
     return slope * _of_reduced(grad, x, reduction)
+
+
+def _clipped(distance: Tensor, most: float) -> Tensor:
+    """A distance of at most that on either side; NaN stays NaN."""
+    return select(less(most, distance), most, select(less(distance, -most), -most, distance))
 
 
 # --- norms -----------------------------------------------------------------------------------------------------------
