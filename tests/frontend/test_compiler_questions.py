@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -94,3 +95,17 @@ def test_nobody_listens_unless_asked_and_whoever_looked_before_looks_again() -> 
     finally:
         sys.setprofile(None)
     assert asked == inner == ["is_dynamo_compiling"]
+
+
+def test_a_profiler_around_it_goes_on_looking() -> None:
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        with asked_outside_torch() as asked:
+            with heard():
+                doubled(X)
+            torch.compiler.is_dynamo_compiling()
+    finally:
+        profiler.disable()
+    assert asked == ["is_dynamo_compiling"]
+    assert any(getattr(entry.code, "co_name", "") == "is_dynamo_compiling" for entry in profiler.getstats())
