@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mugraph.host.arrays import TorchArrays
-from mugraph.host.lent_memory import LEAST, MOST, _Loan, lent
+from mugraph.host.lent_memory import LEAST, MOST, _Loan
 from mugraph.ir import DType, GraphBuilder, Level
 from mugraph.ir.graph import Tensor
 from mugraph.runtime import build
@@ -93,7 +94,7 @@ def test_other_sizes_are_pytorchs(size: int) -> None:
 
 
 def test_blocks_of_other_sizes_stay_where_they_are() -> None:
-    larger = lent(torch, (2, *LARGE.shape), torch.float32)
+    larger = TorchArrays(torch).allocator(Tensor((2, *LARGE.shape), DType.FP32))
     held, small = larger(), allocated()
     places = held.data_ptr(), small.data_ptr()
     del small, held
@@ -126,3 +127,10 @@ def test_results_of_calls_stay_what_they_are() -> None:
     place = results.pop(3).data_ptr()
     assert executable(inputs[5])[0].data_ptr() == place
     assert (results[3] == 8).all()
+
+
+def test_within_a_dispatch_mode_no_memory_is_lent() -> None:
+    with FakeTensorMode():
+        assert allocated().untyped_storage().resizable()
+    assert not _Loan.idle
+    assert not allocated().untyped_storage().resizable()

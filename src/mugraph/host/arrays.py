@@ -382,14 +382,14 @@ class TorchArrays:
     def _empty(self, shape: Shape, dtype: Any) -> Callable[[], Any]:
         """The allocation that code of `torch.compile` calls, where there is one: `torch.empty` takes three times as long."""
         size = math.prod(shape) * dtype.itemsize
-        if self.kind == "cpu" and LEAST <= size <= MOST:
-            return lent(self.torch, shape, dtype)
         empty = getattr(self.guards, f"_empty_strided_{self.kind}", None)
         if empty is None:
             allocate = functools.partial(self.torch.empty, shape, dtype=dtype, device=self.device)
         else:
             allocate = functools.partial(empty, shape, row_major(shape), dtype)
-        return in_large_pages(allocate, size) if self.kind == "cpu" else allocate
+        if self.kind != "cpu":
+            return allocate
+        return lent(self.torch, shape, dtype, allocate) if LEAST <= size <= MOST else in_large_pages(allocate, size)
 
     def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
         return workspace[offset : offset + tensor.bytes].view(self.dtypes[tensor.dtype]).view(tensor.shape)

@@ -22,12 +22,18 @@ _PAGE = 4096
 bytes behind a page, and softmax takes 1.15 times as long where its output begins 64 bytes behind that."""
 
 
-def lent(torch: ModuleType, shape: Sequence[int], dtype: Any) -> Callable[[], Any]:
-    """What allocates contiguous tensors of a shape and type on the CPU, without values; their storages cannot be resized."""
+def lent(torch: ModuleType, shape: Sequence[int], dtype: Any, allocate: Callable[[], Any]) -> Callable[[], Any]:
+    """What allocates contiguous tensors of a shape and type on the CPU, without values; their storages cannot be resized.
+
+    Within a mode that may have something else made in the place of tensors, as of fake ones, they are those of `allocate`.
+    """
+    modes = torch._C._len_torch_dispatch_stack
     size = math.prod(shape) * dtype.itemsize
     loan: Any = type("_Loan", (_Loan, ctypes.c_char * size), {})
 
     def allocated() -> Any:
+        if modes():
+            return allocate()
         block = _taken(size + _PAGE)
         if block is None:
             block = torch.empty(size + _PAGE, dtype=torch.uint8, device="cpu")
