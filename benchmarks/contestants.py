@@ -6,10 +6,13 @@ pools of threads that spin disturb the next. The median of the bursts' medians c
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,3 +101,27 @@ def _burst(call: Call, count: int, clock: Clock) -> float:
         call()
         seconds.append(clock() - before)
     return statistics.median(seconds)
+
+
+def run_cases(
+    parser: argparse.ArgumentParser, cases: Iterable[str], measured: Callable[[str, float, int], dict[str, Any]], result: Path
+) -> None:
+    """The command of a benchmark: measure cases within a budget and rounds, print them, and store all if none was left out.
+
+    `parser` has `--threads`, `--budget` and `--rounds`, which `measured` gets behind a case's name.
+    """
+    parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    records = []
+    for name in cases:
+        if options.only in name:
+            records.append(measured(name, options.budget, options.rounds))
+            if not options.json:
+                print(name, {title: f"{seconds * 1e3:.2f} ms" for title, seconds in records[-1]["seconds"].items()}, flush=True)
+                print(*records[-1].get("kernels", ()), sep="\n", end="\n" if records[-1].get("kernels") else "", flush=True)
+    if options.json:
+        print(json.dumps(records, indent=1))
+    if not options.only:
+        result.write_text(json.dumps({"torch": torch.__version__, "cases": records}, indent=1) + "\n")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from contestants import by_inductor, compared, tensors
+from contestants import by_inductor, compared, run_cases, tensors
 from mugraph.integrations.torch_compile import compilations
 
 RESULT = Path(__file__).parent / "results" / "pytorch-layers.json"
@@ -85,23 +84,10 @@ def measured(name: str, budget: float, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--budget", type=float, default=30.0, help="seconds for mugraph")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    records = []
-    for name in CASES:
-        if options.only in name:
-            records.append(measured(name, options.budget, options.rounds))
-            if not options.json:
-                print(name, {title: f"{seconds * 1e3:.2f} ms" for title, seconds in records[-1]["seconds"].items()}, flush=True)
-    if options.json:
-        print(json.dumps(records, indent=1))
-    if not options.only:
-        RESULT.write_text(json.dumps({"torch": torch.__version__, "cases": records}, indent=1) + "\n")
+    run_cases(parser, CASES, measured, RESULT)
 
 
 if __name__ == "__main__":

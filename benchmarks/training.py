@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from contestants import compared
+from contestants import compared, run_cases
 from mugraph.integrations.torch_compile import compilations
 
 RESULT = Path(__file__).parent / "results" / "training.json"
@@ -144,24 +143,10 @@ def measured(name: str, budget: float, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=float, default=40.0, help="seconds for each of the two graphs, for mugraph")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    records = []
-    for name in CASES:
-        if options.only in name:
-            records.append(measured(name, options.budget, options.rounds))
-            if not options.json:
-                print(name, {title: f"{seconds * 1e3:.2f} ms" for title, seconds in records[-1]["seconds"].items()}, flush=True)
-                print(*records[-1]["kernels"], sep="\n", flush=True)
-    if options.json:
-        print(json.dumps(records, indent=1))
-    if not options.only:
-        RESULT.write_text(json.dumps({"torch": torch.__version__, "cases": records}, indent=1) + "\n")
+    run_cases(parser, CASES, measured, RESULT)
 
 
 if __name__ == "__main__":

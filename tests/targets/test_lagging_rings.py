@@ -33,6 +33,14 @@ SHARED = replace(MACHINE, multiprocessors=0)
 """The same where blocks leave room for a second one."""
 
 
+def expect_right_and_clean(graph: Graph, machine: Cuda) -> None:
+    """The emulator computes what a graph does, in two orders of threads, and finds nothing."""
+    for seed, apart in ((0, False), (3, True)):
+        on = EmulatedCuda(machine, seed, apart=apart)
+        assert emulated(graph, on) < ERRORS[graph.inputs()[0].output.dtype]
+        assert on.findings == []
+
+
 def gated(rows: int = 64, inner: int = 512, columns: int = 128) -> Graph:
     """silu(x @ w) * (x @ v): two sums in registers, whose products take turns in the ring."""
     kernel = GraphBuilder(Level.KERNEL)
@@ -77,10 +85,7 @@ def test_what_units_read_in_the_ring_is_not_waited_for(name: str) -> None:
 @pytest.mark.parametrize("machine", [MACHINE, SHARED], ids=["alone", "beside another"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_kernels_are_right_and_clean(name: str, machine: Cuda) -> None:
-    for seed, apart in ((0, False), (3, True)):
-        on = EmulatedCuda(machine, seed, apart=apart)
-        assert emulated(GRAPHS[name], on) < ERRORS[GRAPHS[name].inputs()[0].output.dtype]
-        assert on.findings == []
+    expect_right_and_clean(GRAPHS[name], machine)
 
 
 PLANTS: dict[str, Plant] = {

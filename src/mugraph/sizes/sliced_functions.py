@@ -105,10 +105,7 @@ def sliced_function(
         check_time(deadline, f"what it is at size {generic} of {dim.name}")
         with asked_outside_torch() as asked:
             first = _traced(fn, declared, generic, args, kwargs)
-        if asked:
-            raise SizeMatters(
-                f"it asks {asked[0]}, which is answered in one way where it is recorded and in another where it runs"
-            )
+        check_questions(asked)
         check_memory(first)
         places = places_of(first, declared, *declared.resized((generic,), args, kwargs))
         try:
@@ -143,6 +140,12 @@ def bytes_of_slice(declared: Declared, args: Sequence[Any], kwargs: Mapping[str,
     """Bytes that arguments with a dynamic dimension take for each position of it."""
     places = declared.places(args, kwargs)
     return sum(tensor.numel() // max(tensor.shape[position], 1) * tensor.element_size() for _, tensor, position, _ in places)
+
+
+def check_questions(asked: Sequence[str]) -> None:
+    """Raise SizeMatters where a function was heard to ask how it is run."""
+    if asked:
+        raise SizeMatters(f"it asks {asked[0]}, which is answered in one way where it is recorded and in another where it runs")
 
 
 def check_memory(calling: FunctionCalling) -> None:
