@@ -109,3 +109,13 @@ def test_a_profiler_around_it_goes_on_looking() -> None:
         profiler.disable()
     assert asked == ["is_dynamo_compiling"]
     assert any(getattr(entry.code, "co_name", "") == "is_dynamo_compiling" for entry in profiler.getstats())
+
+
+def test_profilers_that_python_cannot_begin_again_do_not_keep_anyone_from_listening() -> None:
+    """As that of PyTorch, which sees no more calls; what it saw before is still there."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True) as profiler:
+        with asked_outside_torch() as asked, heard():
+            doubled(X)
+        torch.exp(X)
+    assert asked == ["is_dynamo_compiling"]
+    assert "aten::exp" in {event.key for event in profiler.key_averages()}

@@ -7,6 +7,7 @@ Dynamo answers such questions without a condition on sizes (`torch.compiler.is_d
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import inspect
 import sys
 import threading
@@ -82,9 +83,11 @@ def heard() -> Iterator[None]:
 
 
 def _set_again(profiler: Any) -> None:
-    """Let a profiler look at calls again that did before. One in C, as cProfile's, is nothing that Python could call."""
+    """Let a profiler look at calls again that did before. One in C is nothing that Python could call: cProfile's begins again,
+    and those that Python cannot begin, as of torch.profiler for stacks, see no more calls."""
     if profiler is None or callable(profiler):
         sys.setprofile(profiler)
-    else:
-        sys.setprofile(None)
+        return
+    sys.setprofile(None)
+    if isinstance(profiler, cProfile.Profile):
         profiler.enable()
