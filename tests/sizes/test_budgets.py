@@ -78,3 +78,10 @@ def test_without_a_budget_nothing_is_asked(fn: Callable[..., torch.Tensor], dyna
     assert len(made.table) == 1
     x = torch.randn(4, 7)
     torch.testing.assert_close(made(x), fn(x))
+
+
+def test_sizes_that_are_listed_by_hand_are_all_measured() -> None:
+    """With what is left of the budget, which is nothing where questions took all of it."""
+    sizes = [{"batch": size} for size in (2, 4, 9)]
+    made = mugraph.superoptimize_dynamic(norm, torch.randn(3, 5), {0: {0: BATCH}}, table=sizes, budget=0.0)
+    assert [*made.table] == [(2,), (4,), (9,)]

@@ -329,10 +329,9 @@ def superoptimized_for_sizes(
     if result.sliced is None or listed is not None:
         entries = _ends(result.declared) if listed is None else listed
         result.settings["budget"] = None if budget is None else budget / len(entries)
-        share = deadline.share(1 / len(entries))
-        for sizes in entries:
-            if not result.table or not deadline.passed:
-                result.fill(sizes, args, kwargs, budget=share)
+        for number, sizes in enumerate(entries):
+            if not number or listed is not None or not deadline.passed:
+                result.fill(sizes, args, kwargs, budget=deadline.share(1 / (len(entries) - number)))
         if result.sliced is not None:
             _Table(result, args, kwargs, Deadline(None)).settle()
         return result
