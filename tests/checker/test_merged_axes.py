@@ -16,10 +16,11 @@ import pytest
 from checker.test_checker import write
 from mugraph.checker import Rejected, check_folder
 from mugraph.checker.axis_digits import Digit
+from mugraph.checker.batch_ranges import _whole_dims
 from mugraph.checker.float_errors import Floats
 from mugraph.checker.interpreter import run
 from mugraph.checker.operators import OPERATORS
-from mugraph.checker.size_ranges import compare_slices, slice_of
+from mugraph.checker.size_ranges import _without_size, compare_slices, slice_of
 from mugraph.checker.slice_axes import cut_axis
 from mugraph.ir import Graph, GraphBuilder, Level
 from mugraph.ir.program import ProgramTensor
@@ -162,6 +163,24 @@ def test_numbers_without_the_axis_are_not_joined_to_it() -> None:
 def test_inputs_have_one_number_of_slices() -> None:
     with pytest.raises(Rejected, match="different numbers of slices"):
         cut_axis(document(program(lambda x, y: x + y, (4, 3), (4, 3))), [Digit(0, 1, 4), Digit(0, 2, 2)])
+
+
+@pytest.mark.parametrize(
+    "digit", [Digit(-1, 1, 4), Digit(2, 1, 4), Digit(0, 1, 3), Digit(0, 4, 4), Digit(0, 0, 4), Digit(0, 1, 0)]
+)
+def test_digits_that_inputs_do_not_have_are_refused(digit: Digit) -> None:
+    with pytest.raises(Rejected, match="inputs do not have it"):
+        cut_axis(document(program(lambda x: x.softmax(-1), (4, 4))), [digit])
+
+
+def test_outputs_have_a_batch_as_a_dimension() -> None:
+    def places(shape: Sequence[int]) -> list[int | None]:
+        graph = document(program(lambda x: x.exp().reshape(*shape), (4, 2, 3)))
+        return _whole_dims(_without_size(*cut_axis(graph, [Digit(0, 1, 4)])), "batches/4")
+
+    assert places((4, 6)) == [0]
+    with pytest.raises(Rejected, match="batches/4: an output has the batch merged with another dimension"):
+        places((8, 3))
 
 
 def test_ranges_of_batches_may_merge_samples_with_heads(tmp_path: Path) -> None:

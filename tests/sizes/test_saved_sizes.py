@@ -143,6 +143,15 @@ def test_another_axis_is_rejected(folder: Path, tmp_path: Path) -> None:
         check_sizes(narrow)
 
 
+@pytest.mark.parametrize("place", [-1, -2, 2, True, 1.0])
+def test_dimensions_are_counted_from_the_first(tmp_path: Path, place: Any) -> None:
+    """Rules that say where an axis goes had never met the last dimension, of which -1 is another name."""
+    saved = made(lambda x: torch.softmax(x, -1), (torch.randn(16, 16),), 16).save(tmp_path / "saved")
+    wrong = changed(saved, tmp_path / "wrong", "sizes.json", lambda said: said.update(inputs=[place]))
+    with pytest.raises(Rejected, match="does not take inputs of that size where"):
+        check_sizes(wrong)
+
+
 def test_results_that_the_manifest_does_not_list_are_not_among_the_others(folder: Path, tmp_path: Path) -> None:
     """The checker would not look at them."""
     shutil.copytree(folder, tmp_path / "w")

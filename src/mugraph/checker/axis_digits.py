@@ -29,6 +29,10 @@ class Digit:
         """Positions after which the digit begins again."""
         return self.inner * self.count
 
+    def is_of(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of that shape has it."""
+        return min(self.inner, self.count) >= 1 and 0 <= self.dim < len(shape) and shape[self.dim] % self.period == 0
+
 
 DigitRule = Callable[[Json, Sequence[Sequence[int]], int, Digit, Sequence[int]], Digit | None]
 """The digit of a result, from attributes, the shapes of all operands, an operand's number, its digit, and the result's shape."""

@@ -31,7 +31,7 @@ def check_batches(folder: Path) -> tuple[int, ...]:
             for capacity, program in programs.items():
                 dims = _dims(document, said)
                 cut = slice_of(program, dims, size, with_graph=size > 1)
-                if _whole_dims(cut) != document["outputs"]:
+                if _whole_dims(cut, program.name) != document["outputs"]:
                     raise Rejected(f"{program.name}: its outputs have the batch elsewhere than batches.json says")
                 by_capacity.setdefault(capacity, {})[size] = cut
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -45,13 +45,13 @@ def check_batches(folder: Path) -> tuple[int, ...]:
     return tuple(places)
 
 
-def _whole_dims(cut: Slice) -> list[int | None]:
-    """The dimensions of outputs that are the batch; -1 for one that is merged with others."""
+def _whole_dims(cut: Slice, name: str) -> list[int | None]:
+    """The dimensions of outputs that are the batch. Raises Rejected for one that is merged with others."""
     program, places = cut
     shapes = [program["nodes"][i]["outputs"][j]["shape"] for i, j in program["outputs"]]
-    return [
-        None if place is None else place[0] if shape[place[0]] == 1 else -1 for shape, place in zip(shapes, places, strict=True)
-    ]
+    if any(place is not None and shape[place[0]] != 1 for shape, place in zip(shapes, places, strict=True)):
+        raise Rejected(f"{name}: an output has the batch merged with another dimension")
+    return [None if place is None else place[0] for place in places]
 
 
 def _dims(document: Json, said: Json) -> list[int | None]:

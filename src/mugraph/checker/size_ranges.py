@@ -65,7 +65,9 @@ def slice_of(folder: Path, dims: list[int | None], size: int, of_rows: bool = Fa
     inputs = [node["outputs"][0]["shape"] for node in program["nodes"] if node["op"] == "input"]
     if len(dims) + check_constants(saved, program) == len(inputs):
         dims = [*dims, *[None] * (len(inputs) - len(dims))]
-    if len(inputs) != len(dims) or any(dim is not None and shape[dim] != size for shape, dim in zip(inputs, dims, strict=True)):
+    if len(inputs) != len(dims) or not all(
+        dim is None or _is_size(shape, dim, size) for shape, dim in zip(inputs, dims, strict=True)
+    ):
         raise Rejected(f"{place}: its program does not take inputs of that size where its range says")
     if of_rows and any(dim is not None and shape[dim - 1] != 1 for shape, dim in zip(inputs, dims, strict=True)):
         raise Rejected(f"{place}: its program has several of the dimension before its rows")
@@ -76,6 +78,11 @@ def slice_of(folder: Path, dims: list[int | None], size: int, of_rows: bool = Fa
     if outputs != theirs:
         raise Rejected(f"{place}: the muGraph has the axis in other dimensions of its outputs than the program")
     return _without_size(ours, outputs)
+
+
+def _is_size(shape: list[int], dim: object, size: int) -> bool:
+    """Whether a dimension, which is counted from the first, has that size."""
+    return type(dim) is int and 0 <= dim < len(shape) and shape[dim] == size
 
 
 def _whole(dims: list[int | None], size: int) -> list[Digit | None]:

@@ -41,8 +41,12 @@ class AxisPlace(NamedTuple):
 def cut_axis(graph: Json, digits: Sequence[Digit | None]) -> tuple[Json, list[Digit | None]]:
     """A kernel graph at size 1 of the axis that is digit digits[i] of input i, and the axis' digit in each output.
 
-    Raises Rejected, naming the operator, where slices along the axis are not treated alike.
+    Raises Rejected, naming the operator, where slices along the axis are not treated alike, and for digits that inputs do not
+    have.
     """
+    shapes = [node["attributes"]["shape"] for node in graph["nodes"] if node["op"] == "input"]
+    if not all(digit is None or digit.is_of(shape) for digit, shape in zip(digits, shapes, strict=True)):
+        raise Rejected("certificate.json: an axis is not parallel: inputs do not have it where it is said to be")
     if len({digit.count for digit in digits if digit is not None}) > 1:
         raise Rejected("certificate.json: an axis is not parallel: inputs have different numbers of slices")
     cut, places = _cut(graph, [None if digit is None else AxisPlace(digit) for digit in digits])
