@@ -65,6 +65,11 @@ def test_questions_of_operators_of_others_are_heard(operators: Any) -> None:
     assert not questions(lambda x: operators.plain(x))
 
 
+def test_functions_are_what_they_are_with_a_compiler() -> None:
+    graph = trace(lambda x: x.exp() if torch.compiler.is_compiling() else x.tanh(), (X,)).graph
+    assert [node.op for _, node in graph.walk() if not node.is_input] == ["exp"]
+
+
 def test_what_pytorch_does_by_itself_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes most of the time, and twice as long where every call is looked at."""
     own, looked = ExportedProgram.run_decompositions, list[Any]()
