@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from mugraph.runtime import baselines
-from mugraph.runtime.baselines import EAGER, BaselineComparison, compare
+from mugraph.runtime.baselines import EAGER, ONE_THREAD, BaselineComparison, compare
 from mugraph.runtime.benchmarking import Duel, Spread
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
+
+
+@pytest.fixture(autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """PyTorch has one thread, or as many as a test is given."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(getattr(request, "param", 1))
+    yield
+    torch.set_num_threads(before)
 
 
 def test_ratios_are_medians_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +75,36 @@ def test_tensors_that_a_function_keeps_can_be_trained_with(monkeypatch: pytest.M
     monkeypatch.setattr(baselines, "COMPILE_MODES", {})
     compare(double, function, (torch.ones(2),), rounds=1)
     assert not kept[0].is_inference()
+
+
+@pytest.mark.parametrize("one_thread", [2], indirect=True)
+@pytest.mark.parametrize(("least", "also"), [(0.0, True), (2e-3, False)], ids=["small", "long"])
+def test_small_calls_are_timed_on_one_thread_too(monkeypatch: pytest.MonkeyPatch, least: float, also: bool) -> None:
+    threads: set[int] = set()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        threads.add(torch.get_num_threads())
+        time.sleep(least)
+        return x * 2
+
+    monkeypatch.setattr(baselines, "COMPILE_MODES", {})
+    comparison = compare(double, function, (torch.ones(2),), rounds=2)
+    assert list(comparison.baselines) == ([EAGER, ONE_THREAD] if also else [EAGER])
+    assert threads == ({1, 2} if also else {2})
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("one_thread", [2], indirect=True)
+def test_a_call_that_fails_leaves_threads_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(x: torch.Tensor) -> torch.Tensor:
+        if torch.get_num_threads() == 1:
+            raise ValueError("one thread is no pool")
+        return x
+
+    monkeypatch.setattr(baselines, "COMPILE_MODES", {})
+    comparison = compare(double, alone, (torch.ones(2),), rounds=2)
+    assert comparison.unavailable == {ONE_THREAD: "ValueError: one thread is no pool"}
+    assert torch.get_num_threads() == 2
 
 
 def test_a_compiler_that_cannot_run_is_a_reason_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,14 @@ def test_a_round_has_more_calls_of_those_that_are_short(clock: Clock, seconds: f
 def test_calls_of_microseconds_are_timed_by_the_many(clock: Clock) -> None:
     times = in_turns([clock.taking(itertools.repeat(2e-6))], rounds=4)
     assert times == [[pytest.approx(2e-6)] * 4]
-    assert clock.now == pytest.approx((3 + 4 * 50) * 2e-6)
+    assert clock.now == pytest.approx((3 + 4 * 50) * 2e-6, rel=0.03)
+
+
+@pytest.mark.parametrize("stalled", [0, 1, 2])
+def test_a_stall_while_warming_up_makes_no_long_call_of_a_short_one(clock: Clock, stalled: int) -> None:
+    """As a long one it would be timed by one call a round, the first behind another side's, which waits longest."""
+    stalls = itertools.chain([0.13 if number == stalled else 1e-3 for number in range(3)], itertools.cycle([0.1] + 9 * [1e-3]))
+    assert in_turns([clock.taking(stalls)], rounds=5) == [[pytest.approx(1e-3)] * 5]
 
 
 def test_calls_that_wait_are_no_more_than_there_is_time_for(clock: Clock) -> None:

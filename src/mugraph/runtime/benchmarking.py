@@ -27,8 +27,9 @@ _BURST_SECONDS = 0.01
 """They take about so long. Of calls that take longer, a round makes one: more rounds tell more than the middle one of three."""
 _TOGETHER_SECONDS, _TOGETHER_CALLS = 1e-4, 100
 """Calls of microseconds are timed together, for so long, or so many: reading the clock costs as much as one."""
-_LONG_SECONDS = 0.1
-"""Calls that take longer are warm after one."""
+_WARM_SECONDS = 0.4
+"""A side is warm after so long. The quickest of its calls until then tells how many a round makes: where threads that spin wait
+for a core, a call of microseconds now and then takes a tenth of a second, and would be taken for a long one."""
 _FEWEST, _MOST = 5, 60
 _SECONDS = 0.5
 """After this time, and the fewest rounds, no further round starts."""
@@ -208,10 +209,11 @@ def _burst_of(call: Callable[[], object], clock: Clock) -> Callable[[], float]:
 
     How many calls there is time for the clock of the wall tells: others do not go on while a call waits.
     """
-    taken = 0.0
+    begun = time.perf_counter()
+    taken = math.inf
     for _ in range(_WARMUP):
-        taken = _median(call, time.perf_counter, 1)
-        if taken > _LONG_SECONDS:
+        taken = min(taken, _median(call, time.perf_counter, 1))
+        if time.perf_counter() - begun > _WARM_SECONDS:
             break
     if taken > _BURST_SECONDS:
         return functools.partial(_median, call, clock, 1)
