@@ -24,6 +24,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.ir.graph import Graph
 from mugraph.sizes.dims import Declared
 from mugraph.sizes.sliced_functions import SlicedFunction, sliced_function
-from mugraph.testing.mutants import Mutant, mutants
+from mugraph.testing.mutants import mutants
 from mugraph.testing.oracle import is_rational, modulo_prime, random_residues
 from mugraph.testing.rewrites import rewritten
 from mugraph.verifier import verify_graphs
@@ -51,6 +52,8 @@ AT, WIDTH = 3, 4
 OF_ONE = 250
 """Pairs of one function at most."""
 REWRITES = 20
+SECOND_MISTAKES = 4
+"""Second ones for each first."""
 _MIXED = 0.03
 """The chance that a call of a function mixes rows, or asks how many there are."""
 Array = npt.NDArray[Any]
@@ -147,16 +150,14 @@ def graphs(program: Graph, seed: int, most: int) -> Iterator[tuple[str, Graph]]:
     """The program in other words, with one mistake, and then with two; none twice."""
     rng, seen = np.random.default_rng(seed), {program}
 
-    def order(items: list[Mutant]) -> list[Mutant]:
-        return [items[int(index)] for index in rng.permutation(len(items))]
-
     def candidates() -> Iterator[tuple[str, Graph]]:
         for _ in range(REWRITES):
             yield "in other words", rewritten(program, rng)
-        singles = order(list(mutants(program)))
+        singles = list(mutants(program, rng))
         yield from ((each.change, each.graph) for each in singles)
         for single in singles:
-            yield from ((f"{single.change}; {each.change}", each.graph) for each in order(list(mutants(single.graph)))[:4])
+            seconds = islice(mutants(single.graph, rng), SECOND_MISTAKES)
+            yield from ((f"{single.change}; {each.change}", each.graph) for each in seconds)
 
     for change, graph in candidates():
         if most and graph not in seen and is_rational(graph):

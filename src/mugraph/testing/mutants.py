@@ -10,6 +10,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+
+import numpy as np
 
 from mugraph.errors import MugraphError
 from mugraph.ir.editing import Edit, Site, edited
@@ -51,49 +54,42 @@ class Mutant:
     graph: Graph
 
 
-def mutants(graph: Graph) -> Iterator[Mutant]:
-    """All mutants of a kernel graph that are valid and have its inputs and output shapes."""
+def mutants(graph: Graph, rng: np.random.Generator | None = None) -> Iterator[Mutant]:
+    """All valid mutants of a kernel graph that have its inputs and output shapes; in an order drawn by `rng`, if given."""
     shapes = [tensor.shape for tensor in graph.output_tensors]
-    for kind, change, mutant in _mutated(graph, ()):
-        if mutant != graph and [tensor.shape for tensor in mutant.output_tensors] == shapes and _valid(mutant):
-            yield Mutant(kind, change, mutant)
+    attempts = list(_attempts(graph, ()))
+    for number in range(len(attempts)) if rng is None else rng.permutation(len(attempts)):
+        kind, change, mutated = attempts[number]
+        try:
+            mutant = mutated()
+            if mutant != graph and [tensor.shape for tensor in mutant.output_tensors] == shapes:
+                check(mutant)
+                yield Mutant(kind, change, mutant)
+        except MugraphError:
+            continue  # its shapes do not fit, or it is no muGraph
 
 
-def _valid(graph: Graph) -> bool:
-    try:
-        check(graph)
-    except MugraphError:
-        return False
-    return True
-
-
-def _mutated(graph: Graph, sources: Sequence[Tensor]) -> Iterator[tuple[str, str, Graph]]:
-    """Mutants of a graph of any level that reads `sources`."""
+def _attempts(graph: Graph, sources: Sequence[Tensor]) -> Iterator[tuple[str, str, Callable[[], Graph]]]:
+    """What may be wrong with a graph of any level that reads `sources`, and what makes it so; raises MugraphError where it does
+    not fit."""
     for index, node in enumerate(graph.nodes):
         for kind, mistakes in _MISTAKES.items():
             for text, edit in mistakes(graph, index):
-                yield from _attempt(kind, f"%{index} {node.op}: {text}", graph, index, edit, sources)
+                yield kind, f"%{index} {node.op}: {text}", partial(edited, graph, {index: edit}, sources)
         if node.body is not None:
-            for kind, change, body in _mutated(node.body, [graph.tensor(value) for value in node.inputs]):
-                yield from _attempt(kind, f"%{index}, {change}", graph, index, _with_body(body), sources)
+            for kind, change, body in _attempts(node.body, [graph.tensor(value) for value in node.inputs]):
+                yield kind, f"%{index}, {change}", partial(_with_body, graph, index, body, sources)
     for first, second in itertools.combinations(range(len(graph.outputs)), 2):
         outputs = list(graph.outputs)
         outputs[first], outputs[second] = outputs[second], outputs[first]
-        yield "outputs reordered", f"outputs {first} and {second}", graph.with_nodes(graph.nodes, tuple(outputs))
+        reordered = partial(graph.with_nodes, graph.nodes, tuple(outputs))
+        yield "outputs reordered", f"outputs {first} and {second}", reordered
 
 
-def _attempt(
-    kind: str, text: str, graph: Graph, index: int, edit: Edit, sources: Sequence[Tensor]
-) -> Iterator[tuple[str, str, Graph]]:
-    """The graph with one node edited, if all shapes fit."""
-    try:
-        yield kind, text, edited(graph, {index: edit}, sources)
-    except MugraphError:
-        return
-
-
-def _with_body(body: Graph) -> Edit:
-    return lambda site: site.builder.graph_defined(body, site.operands)[0]
+def _with_body(graph: Graph, index: int, made: Callable[[], Graph], sources: Sequence[Tensor]) -> Graph:
+    """A graph with another body in one node."""
+    body = made()
+    return edited(graph, {index: lambda site: site.builder.graph_defined(body, site.operands)[0]}, sources)
 
 
 # --- mistakes: for a node of a graph, what may stand in its place ------------------------------------------------------
