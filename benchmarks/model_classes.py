@@ -23,6 +23,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -203,29 +204,23 @@ def record(name: str, dtype: str, budget: float) -> Record:
         except mugraph.MugraphError as error:
             return {"outcome": "refused", "why": first_line(error)}
         found = {"seconds": time.perf_counter() - started, "found": opt.found, **covered(opt)}
-        ours, own, equal = errors(opt, model, inputs(), _exact(model))
+        ours, own, equal = errors(opt, model, inputs(), exact(model))
     right = equal and ours <= max(ERRORS * own, 64 * torch.finfo(getattr(torch, dtype)).eps)
     return found | {"outcome": "right" if right else "wrong", "error": ours, "model_error": own}
 
 
-def _exact(model: nn.Module) -> nn.Module:
+def exact(model: nn.Module) -> nn.Module:
     """The model in float64, in which PyTorch has no products of groups: experts one by one."""
-    exact = copy.deepcopy(model).double()
-    for module in exact.modules():
+    doubled = copy.deepcopy(model).double()
+    for module in doubled.modules():
         if hasattr(module, "config"):
             module.config._experts_implementation = "eager"  # type: ignore[union-attr]
-    return exact
+    return doubled
 
 
 def first_line(error: BaseException) -> str:
     """The type of an exception and the first line of its text."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def made(name: str, dtype: str, budget: float) -> Record:
-    """The record of a class, by a process of its own."""
-    words = [__file__, name, "--dtypes", dtype, "--budget", str(budget), "--one"]
-    return answer_of(words, LIMIT + 3 * budget)
 
 
 def summary(found: Sequence[Record]) -> dict[str, Any]:
@@ -257,9 +252,34 @@ def _line(entry: Record) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the classes, write the records, print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    run(words, Script(__doc__ or "", __file__, record, _line, summary, RESULT, DTYPES))
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A program that makes a record of each class and type of its elements, in a process of its own."""
+
+    about: str
+    file: str
+    record: Callable[[str, str, float], Record]
+    """By the name of a class, a type and seconds."""
+    line: Callable[[Record], str]
+    summary: Callable[[Sequence[Record]], Any]
+    result: Path
+    """Where the records of all classes go."""
+    dtypes: Sequence[str]
+    """The types, where no others are named."""
+
+    def made(self, name: str, dtype: str, budget: float) -> Record:
+        """The record of a class, by a process of its own."""
+        return answer_of([self.file, name, "--dtypes", dtype, "--budget", str(budget), "--one"], LIMIT + 3 * budget)
+
+
+def run(words: Sequence[str] | None, script: Script) -> None:
+    """Do what a command asks a script for; ends the process, with exit code 1 where something was wrong."""
+    parser = argparse.ArgumentParser(description=script.about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {' '.join(CLASSES)}")
-    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--dtypes", default=",".join(script.dtypes))
     parser.add_argument("--budget", type=float, default=20.0, help="seconds to optimize each")
     parser.add_argument("--record", type=Path, help="a file of JSON that records are kept in")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -268,14 +288,13 @@ def main(words: Sequence[str] | None = None) -> None:
     if unknown := [name for name in names if name not in CLASSES]:
         parser.error(f"no class {unknown[0]}; use some of {' '.join(CLASSES)}")
     if options.one:
-        print(json.dumps(record(names[0], dtypes[0], options.budget)))
+        print(json.dumps(script.record(names[0], dtypes[0], options.budget)))
         return
     cases = [{"name": name, "dtype": dtype, "budget": options.budget} for dtype in dtypes for name in names]
-    output = options.record or (None if options.names else RESULT)
-    found = records(cases, made, output, summary)
+    found = records(cases, script.made, options.record or (None if options.names else script.result), script.summary)
     for entry in found:
-        print(_line(entry))
-    print(json.dumps(summary(found), indent=1))
+        print(script.line(entry))
+    print(json.dumps(script.summary(found), indent=1))
     sys.exit(1 if any(entry["outcome"] in ("wrong", "failed") for entry in found) else 0)
 
 
