@@ -63,6 +63,8 @@ OF_GROUPS = (random(2, 6, 5), aten.native_group_norm(random(2, 6, 5), None, None
 OF_BATCH = aten._native_batch_norm_legit(BATCH, None, None, True, 0.1, 1e-5)[1:]
 HEADS = tuple(random(2, 3, 5, 4, seed=seed) for seed in range(4))
 ATTENDED = aten._scaled_dot_product_flash_attention_for_cpu(*HEADS[1:], scale=0.3)
+SHARING = (random(2, 6, 5, 4), random(2, 6, 5, 4, seed=1), random(2, 3, 7, 4, seed=2), random(2, 3, 7, 4, seed=3))
+SHARED = aten._scaled_dot_product_flash_attention_for_cpu(*SHARING[1:])
 GRADIENTS = [
     case("tanh_backward", X, Y.tanh()), case("sigmoid_backward", X, UNIT), case("threshold_backward", X, Y, 0),
     case("threshold_backward", X, SPECIAL, 0.5), case("silu_backward", X, 5 * Y),
@@ -94,6 +96,7 @@ GRADIENTS = [
     case("slice_backward", X, [3, 6], 1, 1, 5, 1), case("slice_backward", X, [5, 4], -2, 2, 2**63 - 1, 1),
     case("select_backward", X, [3, 2, 4], 1, 0), case("select_backward", X, [3, 4, 5], -1, -1),
     case("_scaled_dot_product_flash_attention_for_cpu_backward", *HEADS, *ATTENDED, 0.0, False, scale=0.3),
+    case("_scaled_dot_product_flash_attention_for_cpu_backward", *SHARING, *SHARED, 0.0, False),
 ]  # fmt: skip
 """Of gradients: what a loss changes by with results, operands, and what was kept of the forward calls."""
 

@@ -119,13 +119,19 @@ def attention_backward(
     mask_is_watched: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, by what `attention_for_cpu` gave: probabilities are computed again from their scores."""
-    if query.shape[1] != key.shape[1]:
-        raise UnsupportedOperator("the gradient of attention of which heads share keys; repeat the keys")
-    scores = _scores(query, key, attn_mask, dropout_p, is_causal, scale, False, mask_is_watched)
-    probabilities = (scores - logsumexp.unsqueeze(-1)).exp()
-    weighted = (grad * out).sum(-1, keepdim=True)
-    of_scores = probabilities * (grad @ value.transpose(-2, -1) - weighted) * _factor(query, scale)
-    return of_scores @ key, of_scores.transpose(-2, -1) @ query, probabilities.transpose(-2, -1) @ grad
+    grouped = query.shape[1] != key.shape[1]
+    scores = _scores(query, key, attn_mask, dropout_p, is_causal, scale, grouped, mask_is_watched)
+
+    def by_keys(tensor: Tensor) -> Tensor:
+        """A tensor [..., heads, tokens, width] with the queries of heads that share keys side by side, as in `scores`."""
+        return tensor.reshape(*scores.shape[:-1], tensor.shape[-1]) if grouped else tensor
+
+    given = by_keys(grad)
+    probabilities = (scores - by_keys(logsumexp.unsqueeze(-1))).exp()
+    weighted = by_keys((grad * out).sum(-1, keepdim=True))
+    of_scores = probabilities * (given @ value.transpose(-2, -1) - weighted) * _factor(query, scale)
+    of_query = (of_scores @ key).reshape(*query.shape)
+    return of_query, of_scores.transpose(-2, -1) @ by_keys(query), probabilities.transpose(-2, -1) @ given
 
 
 WATCHED_ROWS: dict[str, Callable[..., Any]] = {
