@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 from mugraph.frontend.library import is_constant
 from mugraph.frontend.partition import partition
 from mugraph.integrations import background, torch_compile, trained_graph
 from mugraph.integrations.torch_compile import compilations
-from mugraph.integrations.trained_graph import TrainedGraph
+from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph
 from mugraph.pieces import piece_optimizer
 from mugraph.runtime.benchmarking import Duel
 from mugraph.support.store import Store
@@ -321,6 +321,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def of_shared_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
 HEADS = [torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
 
 
@@ -336,13 +340,16 @@ def test_the_gradient_of_attention_is_a_piece_of_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_the_gradient_of_attention_runs_in_kernels() -> None:
+@pytest.mark.parametrize(("attend", "shared"), [(attention, 2), (of_shared_keys, 1)])
+def test_the_gradient_of_attention_runs_in_kernels(attend: Callable[..., torch.Tensor], shared: int) -> None:
+    heads = [HEADS[0], *(each[:, :shared] for each in HEADS[1:])]
+
     def of(run: Callable[..., torch.Tensor], heads: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         given = [each.clone().requires_grad_() for each in heads]
         return torch.autograd.grad(of_squares(run(*given)), given)
 
-    ours = of(compiled(attention), HEADS)
-    for one, wanted in zip(ours, of(attention, [each.double() for each in HEADS]), strict=True):
+    ours = of(compiled(attend), heads)
+    for one, wanted in zip(ours, of(attend, [each.double() for each in heads]), strict=True):
         torch.testing.assert_close(one.double(), wanted, rtol=1e-4, atol=1e-6)
     assert compilations[-1].partition.byte_share == 1
 
@@ -351,7 +358,7 @@ class Decided:
     """A trained graph whose duel ends as it is told, of a function and one that adds nothing to it but a count of calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, outcome: Duel | Exception) -> None:
-        def decided(ours: Callable[[], object], theirs: Callable[[], object], clock: Any = None) -> Duel:
+        def decided(ours: Callable[[], object], theirs: Callable[[], object], clock: Any, limit: float) -> Duel:
             ours(), theirs()
             if isinstance(outcome, Exception):
                 raise outcome
@@ -359,8 +366,8 @@ class Decided:
 
         monkeypatch.setattr(trained_graph, "duel", decided)
         self.calls = {"ours": 0, "theirs": 0}
-        self.complete = threading.Event()
-        self.graph = TrainedGraph(self._side("ours"), self._side("theirs"), self.complete, machine_for("cpu"))
+        self.graphs = StepGraphs(draws=True)
+        self.graph = TrainedGraph(self._side("ours"), self._side("theirs"), self.graphs, machine_for("cpu"))
 
     def _side(self, name: str) -> Callable[..., list[torch.Tensor]]:
         def run(x: torch.Tensor, w: torch.Tensor, kept: torch.Tensor) -> list[torch.Tensor]:
@@ -388,7 +395,7 @@ def test_a_step_runs_by_what_was_faster(
     for _ in range(3):
         sides.graph(X, w, kept)
     assert sides.calls == {"ours": 3, "theirs": 0}  # nobody has asked for gradients
-    sides.complete.set()
+    sides.graphs.complete.set()
     torch.manual_seed(5)
     (drawn,) = sides.graph(X, w, kept)
     assert sides.calls == {"ours": 4 + (winner == "ours"), "theirs": 1 + (winner == "theirs")}
@@ -400,11 +407,177 @@ def test_a_step_runs_by_what_was_faster(
 
 
 def test_steps_that_kernels_do_not_make_faster_are_pytorch_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trained_graph, "duel", lambda ours, theirs, clock: Duel(20, 0, 0.5))
+    steps = repeated_steps(monkeypatch)
     module = Gated()
-    fast = compiled(module, keep="faster", profile=True)
+    fast = compiled(module, **COMPARED)
     assert_like_eager(module, fast)
     assert_like_eager(module, fast)
     (grad,) = torch.autograd.grad(of_squares(fast(X)), module.gain, create_graph=True)
     assert grad.requires_grad  # as PyTorch gives it
     grad.sum().backward()  # type: ignore[no-untyped-call]  # torch's
+    assert steps == [2]
+
+
+COMPARED = {"keep": "faster", "profile": True}
+
+
+def repeated_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """By comparison, how many steps of each side were made, of which PyTorch wins all."""
+    steps: list[int] = []
+
+    def made(ours: Callable[[], object], theirs: Callable[[], object], clock: Any, limit: float) -> Duel:
+        steps.append(2)
+        for _ in range(steps[-1]):
+            ours(), theirs()
+        return Duel(20, 0, 0.5)
+
+    monkeypatch.setattr(trained_graph, "duel", made)
+    return steps
+
+
+def test_checkpoints_around_a_graph_see_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = repeated_steps(monkeypatch)
+    module = Gated()
+    fast = compiled(module, **COMPARED)
+
+    def twice(run: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """The backward pass of the second call has kernels when the first one is made again."""
+        module.zero_grad()
+        x = X.clone().requires_grad_()
+        loss = of_squares(checkpoint(run, checkpoint(run, x, use_reentrant=False), use_reentrant=False))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's
+        assert module.gain.grad is not None
+        return module.gain.grad.clone()
+
+    for _ in range(2):
+        torch.testing.assert_close(twice(fast), twice(module), rtol=1e-5, atol=1e-5)
+    assert not steps
+    fast(X.clone().requires_grad_())
+    assert steps
+
+
+def test_checkpoints_in_a_graph_drop_again_what_they_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of PyTorch's graph run as it stands the gradients are others than of eager PyTorch."""
+    steps = repeated_steps(monkeypatch)
+    module = nn.Sequential(Gated(), nn.Dropout(0.5))
+
+    def saving(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = checkpoint(module, x, use_reentrant=False)
+        return result
+
+    fast = compiled(saving, **COMPARED)
+
+    def of(run: Callable[..., torch.Tensor], seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        return [each.clone() for each in gradients(run, module)]
+
+    for seed in range(3):
+        torch.testing.assert_close(of(fast, seed), of(saving, seed), rtol=1e-5, atol=1e-5)
+    assert not steps
+
+
+def test_operators_that_may_have_effects_are_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = repeated_steps(monkeypatch)
+    calls = []
+
+    @torch.library.custom_op("mugraph_training::counted", mutates_args=())
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x.clone()
+
+    counted.register_fake(torch.empty_like)
+    counted.register_autograd(lambda context, grad: grad)
+    module = Gated()
+    fast = compiled(lambda x: counted(module(x)), **COMPARED)
+    for number in range(3):
+        fast(X).sum().backward()
+        assert len(calls) == number + 1
+    assert not steps
+
+
+def test_steps_are_compared_on_arguments_that_share_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = repeated_steps(monkeypatch)
+
+    def moved(above: torch.Tensor, below: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        above.add_(1)
+        return torch.tanh(below * w) * below
+
+    def of(run: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, w = X.clone(), X[0].clone().requires_grad_()
+        (grad,) = torch.autograd.grad(run(x[:4], x[2:6], w).sum(), w)
+        return grad, x
+
+    fast = compiled(moved, **COMPARED)
+    for _ in range(3):
+        torch.testing.assert_close(of(fast), of(moved), rtol=1e-5, atol=1e-5)
+    assert steps
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_steps_are_compared_that_change_what_was_computed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = repeated_steps(monkeypatch)
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return torch.tanh(x) * x
+
+    def of(run: Callable[..., torch.Tensor]) -> torch.Tensor:
+        w = X[0].clone().requires_grad_()
+        x = X * w
+        (grad,) = torch.autograd.grad(run(x).sum() + x.sum(), w)
+        return grad
+
+    fast = compiled(doubled, **COMPARED)
+    for _ in range(3):
+        torch.testing.assert_close(of(fast), of(doubled), rtol=1e-5, atol=1e-5)
+    assert steps
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [torch.randn(8, 2 * WIDTH)[:, ::2], torch.randn(WIDTH).expand(8, WIDTH), torch.randn(WIDTH, 8).t(), 3],
+        [X, X[2:4], X[:, 1:5], X.view(-1)[7:], X.view(torch.int32)[5], X[:0]],
+        [torch.randn(3, 4, dtype=torch.complex64).conj(), torch.zeros(2, 0), torch.ones(1, dtype=torch.bool), None],
+    ],
+)
+def test_copies_lie_like_what_they_were_made_of(arguments: list[Any]) -> None:
+    copies = trained_graph._copies(arguments)
+    for copy_, argument in zip(copies, arguments, strict=True):
+        if isinstance(argument, torch.Tensor):
+            assert torch.equal(copy_, argument)
+            assert (copy_.dtype, copy_.stride()) == (argument.dtype, argument.stride())
+            assert not argument.numel() or copy_.data_ptr() != argument.data_ptr()
+        else:
+            assert copy_ is argument
+    places = [
+        [one.data_ptr() - other.data_ptr() for one in tensors for other in tensors if _share(one, other)]
+        for tensors in ([each for each in given if isinstance(each, torch.Tensor)] for given in (copies, arguments))
+    ]
+    assert places[0] == places[1]
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.numel() and other.numel()) and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def test_steps_that_draw_nothing_leave_the_generator_to_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To put its state back would have them draw the same again."""
+    drawn: list[torch.Tensor] = []
+
+    def meanwhile(ours: Callable[[], object], theirs: Callable[[], object], clock: Any, limit: float) -> Duel:
+        drawn.append(torch.rand(4))
+        return Duel(20, 0, 0.5)
+
+    monkeypatch.setattr(trained_graph, "duel", meanwhile)
+    module = Gated()
+    fast = compiled(module, **COMPARED)
+    for _ in range(2):
+        gradients(fast, module)
+    (numbers,) = drawn
+    assert not torch.equal(torch.rand(4), numbers)

@@ -155,6 +155,7 @@ def test_calls_that_wait_are_no_more_than_there_is_time_for(clock: Clock) -> Non
 def test_rounds_end_before_the_limit(clock: Clock) -> None:
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=7.5)] == [2, 2]
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=0.0)] == [1, 1]
+    assert duel(clock.taking(itertools.repeat(1.0)), clock.taking(itertools.repeat(1.0)), limit=7.5).rounds == 2
 
 
 @pytest.mark.parametrize(("slowdown", "rounds"), [(1.0, 5), (4.0, 20), (1e3, 30)])

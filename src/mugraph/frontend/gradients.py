@@ -2,7 +2,8 @@
 
 PyTorch can decompose most of these itself; with a row, a call that no kernel takes stays the one that PyTorch has. `grad` is
 what the loss changes by with the operator's result, of the same shape, and so is what a row gives for the operator's operand.
-Norms are given the statistics that their forward call kept.
+Of NaN some operators have two gradients in PyTorch, by where it lies in memory; rows have one of them. Norms are given the
+statistics that their forward call kept.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, self_is_
 
 
 def hardtanh_backward(grad: Tensor, x: Tensor, min_val: float, max_val: float) -> Tensor:
-    """The gradient of what is cut off at both ends; of NaN it is 0 or what it was in PyTorch, by where that lies in memory."""
+    """The gradient of what is cut off at both ends."""
     return select(logical_and(greater(x, min_val), less(x, max_val)), grad, 0)
 
 

@@ -104,6 +104,19 @@ def draws_random_numbers(node: fx.Node) -> bool:
     return not any(given.get(name) == none for name, none in _DROPPING.items())
 
 
+_OWN = frozenset({"aten", "prims"})
+"""Namespaces of operators that give results and change operands, and do nothing else."""
+
+
+def has_effects(node: fx.Node) -> bool:
+    """Whether a call may do more than its schema says, so that nobody is to make it for a measurement: operators that others
+    registered may count and print, collectives wait for other processes, and operators that run other graphs may draw numbers."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return str(node.target) != "autograd_function_apply"  # whose graphs are looked at on their own
+    packet = getattr(node.target, "overloadpacket", node.target)
+    return isinstance(packet, torch._ops.OpOverloadPacket) and packet._qualified_op_name.split("::")[0] not in _OWN
+
+
 def note_roundings(graph: fx.Graph, numbers: Collection[str] = ()) -> None:
     """Write into every call of a whole graph whether it is a cast that rounds; `numbers` are placeholders with a known number."""
     nodes = list(graph.nodes)

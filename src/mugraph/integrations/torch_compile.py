@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices.targets import target_row
@@ -57,14 +57,14 @@ from mugraph.frontend.node_traits import bytes_of
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.row_parts import RowPart, row_parts
 from mugraph.frontend.symbolic_axis import SizeMatters, varies
-from mugraph.frontend.torch_casts import draws_random_numbers, tensor_of, tensors_of
+from mugraph.frontend.torch_casts import draws_random_numbers, has_effects, tensor_of, tensors_of
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn, queue
 from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.covered_graph import CoveredGraph
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
-from mugraph.integrations.trained_graph import TrainedGraph
+from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph, is_compared
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, optimizer
 from mugraph.pieces.plan import OwnKernels, Plan, plans
@@ -214,10 +214,10 @@ def backend(
     if graph is not None:
         _mark_constants(graph, [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)])
         return _run(chosen, graph, module.forward)
-    complete = threading.Event()
+    graphs = StepGraphs()
     compiler = aot_autograd(
-        fw_compiler=functools.partial(_compiled, chosen, trained=True),
-        bw_compiler=functools.partial(_backward, chosen, complete),
+        fw_compiler=functools.partial(_forward, chosen, graphs),
+        bw_compiler=functools.partial(_backward, chosen, graphs),
         inference_compiler=functools.partial(_compiled, chosen),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
@@ -231,10 +231,11 @@ def backend(
                 raise
             _log.debug("FlexAttention stays one operator: %s: %s", type(error).__name__, error)
     optimized = compiler(module, example_inputs)
-    compared = chosen.keep == "faster" and chosen.profile and not chosen.background
+    compared = chosen.keep == "faster" and chosen.profile and not chosen.background and is_compared(module)
     if not compared or not _needs_gradients(example_inputs) or not _is_of_fixed_sizes(example_inputs):
         return optimized
-    return TrainedGraph(optimized, module.forward, complete, machine_for(chosen.target))
+    _LazyGraphModule.force_recompile(module)  # a method that was taken before writes nothing, but asks in every call
+    return TrainedGraph(optimized, module.forward, graphs, machine_for(chosen.target))
 
 
 def _target_of(example_inputs: Sequence[Any]) -> str:
@@ -277,12 +278,20 @@ def _compiled(
         return make_boxed_func(changes_written(_run(options, functional, functional.forward, changed), changed))
 
 
-def _backward(
-    options: PieceOptions, complete: threading.Event, module: fx.GraphModule, example_inputs: Sequence[Any]
+def _forward(
+    options: PieceOptions, graphs: StepGraphs, module: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[..., Any]:
-    """What runs the backward graph of a step, of which `complete` is told then."""
+    """What runs the forward graph of a step."""
+    graphs.draws = any(map(draws_random_numbers, module.graph.nodes))
+    return _compiled(options, module, example_inputs, trained=True)
+
+
+def _backward(
+    options: PieceOptions, graphs: StepGraphs, module: fx.GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """What runs the backward graph of a step, which is complete with it."""
     run = _compiled(options, module, example_inputs, trained=True)
-    complete.set()
+    graphs.complete.set()
     return run
 
 
@@ -559,8 +568,8 @@ def _optimizer(options: PieceOptions) -> Optimizer:
 
 def _fastest(module: fx.GraphModule, choices: Sequence[Plan]) -> Plan:
     """The plan of which calls with tensors like those of the graph take the least time; the first where such calls would draw the
-    random numbers of others."""
-    if any(map(draws_random_numbers, module.graph.nodes)):
+    random numbers of others, or have other effects."""
+    if any(draws_random_numbers(node) or has_effects(node) for node in module.graph.nodes):
         return choices[0]
     tensors = [tensor_of(node) for node in module.graph.nodes if node.op == "placeholder"]
     examples = [None if tensor is None else example_of(tensor) for tensor in tensors]

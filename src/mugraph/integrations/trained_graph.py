@@ -10,10 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 
+from mugraph.frontend.torch_casts import has_effects
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.targets.machine import Machine
 
@@ -21,21 +25,43 @@ Run = Callable[..., Any]
 
 _log = logging.getLogger("mugraph.torch_compile")
 
+_MOST_SECONDS = 20.0
+"""After this time no round of a comparison starts, however few there were."""
+_ALIGNED = 64
+"""Copies lie like what they were made of up to so many bytes, which is what kernels may ask of addresses."""
+
+
+@dataclass(slots=True)
+class StepGraphs:
+    """What is known of the two graphs of a step; the backward one is compiled in the first backward pass."""
+
+    draws: bool = False
+    """Whether the forward one draws random numbers."""
+    complete: threading.Event = field(default_factory=threading.Event)
+    """Set when there are kernels for both."""
+
+
+def is_compared(module: fx.GraphModule) -> bool:
+    """Whether a step by a graph as Dynamo recorded it may run some times more, and does the same by the graph as it stands: the
+    operator of activation checkpointing, for one, draws other random numbers there when it computes something again."""
+    graphs = [part.graph for part in module.modules() if isinstance(part, fx.GraphModule)]
+    return not any(has_effects(node) for graph in graphs for node in graph.nodes)
+
 
 class TrainedGraph:
     """A graph that `optimized` runs, unless `original`, which is PyTorch, turns out to be as fast: call it from any thread.
 
-    They are compared when `complete` says that there are kernels for both directions; other threads' calls are answered
-    meanwhile. `duel` is what was found.
+    They are compared when the graphs of the step are complete; other threads' calls are answered meanwhile. `duel` is what was
+    found.
     """
 
-    def __init__(self, optimized: Run, original: Run, complete: threading.Event, machine: Machine) -> None:
+    def __init__(self, optimized: Run, original: Run, graphs: StepGraphs, machine: Machine) -> None:
         self.duel: Duel | None = None
-        self._run, self._original, self._complete, self._machine = optimized, original, complete, machine
+        self._run, self._original, self._graphs, self._machine = optimized, original, graphs, machine
         self._undecided = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._complete.is_set() and self.duel is None and self._undecided.acquire(blocking=False):
+        if self._graphs.complete.is_set() and self.duel is None and _nobody_watches() and self._undecided.acquire(blocking=False):
             self._decide(arguments)
         return self._run(*arguments)
 
@@ -55,25 +81,86 @@ class TrainedGraph:
             self._run = self._original
 
     def _compared(self, arguments: Sequence[Any]) -> Duel:
-        devices = sorted({each.device.index for each in arguments if isinstance(each, torch.Tensor) and each.is_cuda})
-        with torch.random.fork_rng(devices), torch.enable_grad():
-            ours, theirs = (self._machine.timed(_step(run, arguments)) for run in (self._run, self._original))
-            return duel(ours.run, theirs.run, clock=ours.clock)
+        given = _copies(arguments)
+        with _random_numbers_of(given) if self._graphs.draws else nullcontext(), torch.enable_grad():
+            ours, theirs = (self._machine.timed(_step(run, given, arguments)) for run in (self._run, self._original))
+            return duel(ours.run, theirs.run, clock=ours.clock, limit=_MOST_SECONDS)
 
 
-def _step(run: Run, arguments: Sequence[Any]) -> Callable[[], object]:
-    """A call of a graph and of its backward pass, on copies of arguments, which it may write to."""
-    given = [_copied(each) for each in arguments]
+def _nobody_watches() -> bool:
+    """Whether nobody is told of tensors that are saved for a backward pass. Activation checkpointing around a graph counts them
+    and calls the graph again, which must save the same then."""
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("a training step is compared"):
+            return True
+    except RuntimeError:
+        return False
+
+
+def _random_numbers_of(tensors: Sequence[Any]) -> AbstractContextManager[None]:
+    """A context behind which random numbers go on as before it, on the devices of tensors."""
+    devices = sorted({each.device.index for each in tensors if isinstance(each, torch.Tensor) and each.is_cuda})
+    context: AbstractContextManager[None] = torch.random.fork_rng(devices)
+    return context
+
+
+def _step(run: Run, given: Sequence[Any], arguments: Sequence[Any]) -> Callable[[], object]:
+    """A call of a graph and of its backward pass on copies of `arguments`, which it may write to."""
     wanted = [each for each in given if isinstance(each, torch.Tensor) and each.requires_grad]
+    computed = [isinstance(each, torch.Tensor) and not each.is_leaf for each in arguments]
 
     def step() -> object:
-        results = [each for each in run(*given) if isinstance(each, torch.Tensor) and each.requires_grad]
-        return torch.autograd.grad(results, wanted, [torch.ones_like(each) for each in results], allow_unused=True)
+        # What was computed a graph may change in place, which PyTorch refuses of leaves.
+        called = [each.clone() if inner else each for each, inner in zip(given, computed, strict=True)]
+        results = [each for each in run(*called) if isinstance(each, torch.Tensor) and each.requires_grad]
+        gradients = torch.autograd.grad(results, wanted, [torch.ones_like(each) for each in results], allow_unused=True)
+        torch.clear_autocast_cache()  # each step casts its parameters, as an optimizer changes them between two
+        return gradients
 
     return step
 
 
-def _copied(argument: Any) -> Any:
-    if not isinstance(argument, torch.Tensor):
-        return argument
-    return argument.detach().clone().requires_grad_(argument.requires_grad)
+def _copies(arguments: Sequence[Any]) -> list[Any]:
+    """Arguments with memory of their own: tensors lie in it as they do in theirs, side by side, spread or one over the other."""
+    plain = [each for each in arguments if _is_plain(each)]
+    spans: dict[int, tuple[int, int]] = {}
+    for tensor in plain:
+        memory, (begin, end) = tensor.untyped_storage().data_ptr(), _span(tensor)
+        known = spans.get(memory, (begin, end))
+        spans[memory] = min(begin, known[0]), max(end, known[1])
+    copies: dict[int, torch.Tensor] = {}
+
+    def copied(argument: Any) -> Any:
+        if not isinstance(argument, torch.Tensor):
+            return argument
+        if not _is_plain(argument):
+            return argument.detach().clone().requires_grad_(argument.requires_grad)
+        storage = argument.untyped_storage()
+        memory = storage.data_ptr()
+        begin, end = spans[memory]
+        begin -= begin % _ALIGNED
+        if memory not in copies:
+            taken = torch.empty(0, dtype=torch.uint8, device=argument.device)
+            copies[memory] = taken.set_(storage, begin, (end - begin,)).clone()  # type: ignore[call-overload]  # strides are optional
+        offset = argument.storage_offset() - begin // argument.element_size()
+        copy = torch.empty(0, dtype=argument.dtype, device=argument.device)
+        copy.set_(copies[memory].untyped_storage(), offset, argument.shape, argument.stride())
+        return copy.requires_grad_(argument.requires_grad)
+
+    return [copied(each) for each in arguments]
+
+
+def _is_plain(argument: Any) -> bool:
+    """Whether an argument is a tensor that is nothing but elements in memory."""
+    if type(argument) not in (torch.Tensor, torch.nn.Parameter) or argument.layout is not torch.strided:
+        return False
+    return not (argument.is_conj() or argument.is_neg())
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The bytes of its memory that a tensor lies between."""
+    begin = int(tensor.storage_offset()) * tensor.element_size()
+    if not tensor.numel():
+        return begin, begin
+    last: int = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()

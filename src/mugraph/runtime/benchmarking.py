@@ -130,12 +130,16 @@ class Duel:
 
 
 def duel(
-    challenger: Callable[[], object], defender: Callable[[], object], seconds: float = _SECONDS, clock: Clock | None = None
+    challenger: Callable[[], object],
+    defender: Callable[[], object],
+    seconds: float = _SECONDS,
+    clock: Clock | None = None,
+    limit: float = math.inf,
 ) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds, where other work
-    has the cores longer (`stretched`)."""
+    has the cores longer (`stretched`); `limit` is as in `in_turns`."""
     try:
-        return Duel.of(*in_turns((challenger, defender), stretched(seconds), clock=clock))
+        return Duel.of(*in_turns((challenger, defender), stretched(seconds), limit, clock=clock))
     except SideFailed as failed:
         raise failed.__cause__ or failed from None
 
