@@ -269,6 +269,22 @@ def test_inputs_changed_in_place_are_changed() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        (torch.ops.aten.native_dropout.default, (0.5, True)),
+        (torch.ops._c10d_functional.all_reduce.default, ("sum", "0")),
+        (torch.ops._c10d_functional.all_reduce, ("sum", "0")),
+        (torch._prims.rng_prims.run_and_save_rng_state, ()),
+    ],
+)
+def test_plans_of_graphs_with_effects_are_not_compared(operator: Any, arguments: tuple[Any, ...]) -> None:
+    graph = fx.Graph()
+    graph.output(graph.call_function(operator, (graph.placeholder("x"), *arguments)))
+    plans: list[Any] = [None, None]  # which nobody asks for anything
+    assert mugraph.integrations.torch_compile._fastest(fx.GraphModule({}, graph), plans) is plans[0]
+
+
 def test_random_numbers_are_those_of_eager() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.bernoulli(torch.softmax(x @ w, -1)) + torch.rand_like(x) @ w

@@ -456,6 +456,16 @@ def test_checkpoints_around_a_graph_see_no_comparison(monkeypatch: pytest.Monkey
     assert steps
 
 
+def test_what_a_gpu_is_to_do_is_recorded_without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = Decided(monkeypatch, Duel(20, 20, 1.5))
+    sides.graphs.complete.set()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for recording in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda recording=recording: recording)
+        sides.graph(X, X[0].clone().requires_grad_(), torch.zeros(()))
+        assert (sides.graph.duel is None) == recording
+
+
 def test_checkpoints_in_a_graph_drop_again_what_they_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of PyTorch's graph run as it stands the gradients are others than of eager PyTorch."""
     steps = repeated_steps(monkeypatch)

@@ -88,8 +88,10 @@ class TrainedGraph:
 
 
 def _nobody_watches() -> bool:
-    """Whether nobody is told of tensors that are saved for a backward pass. Activation checkpointing around a graph counts them
-    and calls the graph again, which must save the same then."""
+    """Whether nobody is told of tensors that are saved for a backward pass, or records what a GPU is to do. Activation
+    checkpointing around a graph counts these tensors and calls the graph again, which must save the same then."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's
+        return False
     try:
         with torch.autograd.graph.disable_saved_tensors_hooks("a training step is compared"):
             return True
