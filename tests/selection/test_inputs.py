@@ -14,6 +14,7 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend import trace
 from mugraph.runtime import build
 from mugraph.selection.inputs import random_tensors, runner, torch_runner
+from mugraph.verifier import float_checks
 
 
 def halved_and_summed(x: torch.Tensor) -> dict[str, Any]:
@@ -57,6 +58,29 @@ def test_random_tensors_fit_the_program() -> None:
     in_bf16.output(in_bf16.input("x", (2, 3), "bf16").exp())
     (z,) = random_tensors(in_bf16.graph, seed=0)
     assert z.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("period", [7, 5, 1000])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 7)], ids=str)
+def test_random_tensors_are_the_numbers_of_checks(period: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers repeat after a period in either, whatever holds them, and those under roots have no signs."""
+    monkeypatch.setattr(float_checks, "_PERIOD", period)
+    for dtypes in (("fp32", "fp16", "fp64"), ("bf16", "fp32"), ("fp32", "int8", "uint8", "bool", "fp16", "bf16")):
+        program = mugraph.Program()
+        read = [program.input(f"x{number}", shape, dtype) for number, dtype in enumerate(dtypes)]
+        program.output(read[0].sqrt())
+        for each in read[1:]:
+            program.output(each.cast("fp64"))
+        tensors = random_tensors(program.graph, seed=3)
+        for tensor, wanted, node in zip(
+            tensors, float_checks.random_inputs(program.graph, 3), program.graph.inputs(), strict=True
+        ):
+            got = np.asarray(tensor.double() if isinstance(tensor, torch.Tensor) else tensor)
+            np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
+            assert got.shape == node.output.shape
+            if node.output.dtype.is_floating:
+                flat = got.reshape(-1)
+                np.testing.assert_array_equal(flat[period:], flat[: max(flat.size - period, 0)])
 
 
 def test_numbers_that_a_function_refuses_are_run_operator_by_operator() -> None:

@@ -129,6 +129,10 @@ class Arrays(Protocol):
 
     def from_numpy(self, array: Array, tensor: Tensor) -> Any: ...
 
+    def repeated(self, numbers: Array, tensor: Tensor) -> Any:
+        """A contiguous array of the values of a flat one, from the first on again behind the last: no larger one is converted."""
+        ...
+
     def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
         """As `from_numpy`, so that it is seen that values are others than before: in the memory of what came of an earlier call,
         or in new memory, where something is kept of what does not change."""
@@ -255,6 +259,9 @@ class NumpyArrays:
 
     def from_numpy(self, array: Array, tensor: Tensor) -> Array:
         return np.require(np.broadcast_to(array, tensor.shape), self.dtype(tensor.dtype), "C")
+
+    def repeated(self, numbers: Array, tensor: Tensor) -> Array:
+        return np.resize(numbers.astype(self.dtype(tensor.dtype), copy=False), tensor.shape)
 
     def refilled(self, held: Array | None, array: Array, tensor: Tensor) -> Array:
         return self.from_numpy(array, tensor)  # of which nothing is kept
@@ -486,6 +493,15 @@ class TorchArrays:
         whole = array if array.shape == tensor.shape else np.broadcast_to(array, tensor.shape)  # which cannot be written to
         full = np.require(whole, requirements=["C", "W"])
         return self.torch.from_numpy(full).to(self.device, self.dtypes[tensor.dtype])
+
+    def repeated(self, numbers: Array, tensor: Tensor) -> Any:
+        once = self.torch.from_numpy(numbers).to(self.device, self.dtypes[tensor.dtype])
+        made = self.torch.empty(tensor.shape, dtype=once.dtype, device=once.device)
+        times = tensor.elements // max(len(once), 1)
+        whole, rest = made.view(-1).tensor_split([times * len(once)])
+        whole.view(times, len(once)).copy_(once)
+        rest.copy_(once[: len(rest)])
+        return made
 
     def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
         made = self.torch.empty(tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device) if held is None else held

@@ -301,20 +301,20 @@ def _all_left(result: Partitioned, reason: str) -> Coverage:
 
 
 def timed_coverage(result: Partitioned, args: Sequence[Any], kwargs: Mapping[str, Any], deadline: Deadline) -> Coverage:
-    """The coverage with the time of each part of a call, the median of some, of which at least one is made in any case."""
+    """The coverage with the time of each part of a call, the median of some behind a first, which alone is made in any case."""
     clock = _Clock(result.run, target_row(result.target).tensors == "cuda")
     recorded = result.cut.recorded
     with torch.no_grad():
         inputs = result.calling.flatten(args, kwargs)
         for number in range(_ROUNDS + 1):
-            if number > 1 and deadline.passed:
+            if number and deadline.passed:
                 break
             clock.run(*(tensor.clone() if place in recorded.writes else tensor for place, tensor in enumerate(inputs)))
     steps = {node: node.meta[STEP] for node in result.run.graph.nodes if STEP in node.meta}
     seconds: dict[Step, float] = {}
     for node, step in steps.items():
-        taken = clock.taken.get(node.name, ())[1:]
-        seconds[step] = seconds.get(step, 0.0) + (median(taken) if taken else 0.0)
+        taken = clock.taken.get(node.name, ())
+        seconds[step] = seconds.get(step, 0.0) + (median(taken[1:] or taken) if taken else 0.0)
     return coverage_of(result.cut.partition, result.cut.results, seconds)
 
 

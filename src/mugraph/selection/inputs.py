@@ -15,7 +15,7 @@ from mugraph.host.arrays import NUMPY, Arrays, torch_arrays
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph
 from mugraph.runtime import Executable
-from mugraph.verifier.float_checks import Runner, operator_by_operator, random_inputs
+from mugraph.verifier.float_checks import InputKind, Runner, operator_by_operator, repeating_numbers
 
 if TYPE_CHECKING:
     from mugraph.frontend.pytree import Traced
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 def random_tensors(program: Graph, seed: int) -> list[Any]:
     """One tensor per input of a kernel graph, of standard normal numbers; NumPy arrays unless it lacks one of their types."""
-    return _converted(program, random_inputs(program, seed), _library(program))
+    library, tensors = _library(program), [node.output for node in program.inputs()]
+    numbers = repeating_numbers(program, [tensor.shape for tensor in tensors], InputKind(1.0), seed)
+    return list(map(library.repeated, numbers, tensors))
 
 
 def traceable(program: Graph, inputs: Sequence[Any]) -> list[Any]:

@@ -130,7 +130,7 @@ class ResultCache:
 
         Raises KeyError, TypeError and MugraphError for what is none, or none for this program.
         """
-        best = Candidate.from_json(document["best"])
+        best = kept = Candidate.from_json(document["best"])
         certificate = best.certificate
         if (certificate.left, certificate.right) != (graph_digest(self.program), graph_digest(best.graph)):
             raise InvalidInput("its certificate speaks of other graphs")
@@ -146,9 +146,9 @@ class ResultCache:
             self.postpone(document)
         elif report.found or self.postpone is None:
             best = self._tested(qualifier, entry, best, report.found)
-        candidates = tuple(Candidate.from_json(item) for item in document["candidates"])
+        others = (kept if item == document["best"] else Candidate.from_json(item) for item in document["candidates"])
         return Superoptimized(
-            self.program, best, candidates, report, executable, calling, qualifier.target, own=None if report.found else own
+            self.program, best, tuple(others), report, executable, calling, qualifier.target, own=None if report.found else own
         )
 
     def _tested(self, qualifier: Qualifier, entry: Contestant, best: Candidate, found: bool) -> Candidate:

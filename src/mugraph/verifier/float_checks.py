@@ -108,27 +108,34 @@ def drawn(sizes: Sequence[int], seed: int) -> list[Array]:
 def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int, draw: Draw = drawn) -> None:
     """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes.
 
+    They are those of `repeating_numbers`, again and again.
+    """
+    for array, numbers in zip(arrays, repeating_numbers(graph, [array.shape for array in arrays], kind, seed, draw), strict=True):
+        _repeat(numbers, array.reshape(-1))
+
+
+def repeating_numbers(graph: Graph, shapes: Sequence[Shape], kind: InputKind, seed: int, draw: Draw = drawn) -> Iterator[Array]:
+    """For each input of a kernel graph, of the shape given, numbers rounded to its dtype that repeat in it, as a flat array.
+
     Booleans are 0 or 1, one as often as the other; whole numbers of 8 bits are spread over all there are; integers are places in
     the tables that are looked up at them. Numbers lose their signs where roots and logarithms are taken of an input itself: it
     stands for a variance or a probability.
     """
     positive, integers = positive_inputs(graph), ranges(graph)
-    normals = draw([array.size for array in arrays], seed)
-    for number, (node, array, unit) in enumerate(zip(graph.inputs(), arrays, normals, strict=True)):
+    normals = draw([math.prod(shape) for shape in shapes], seed)
+    for number, (node, shape, unit) in enumerate(zip(graph.inputs(), shapes, normals, strict=True)):
         normal = unit if kind.scale == 1 else unit * np.float32(kind.scale)
-        if node.output.dtype is DType.BOOL:
-            array[...] = _booleans(kind, np.resize(normal, array.shape))
-            continue
-        if node.output.dtype.is_index:
-            array[...] = _integers(np.resize(unit, array.shape), *integers.get(number, (0, 1)))
-            continue
-        if node.output.dtype.is_whole:
-            _repeat(_whole_numbers(kind, unit, array.shape, node.output.dtype).reshape(-1), array.reshape(-1))
-            continue
-        numbers = _rows(normal, array.shape, ADVERSARIAL[kind.pattern]) if kind.pattern else normal
-        _repeat(round_to(node.output.dtype, numbers).reshape(-1), array.reshape(-1))
-        if number in positive:
-            np.abs(array, out=array)
+        dtype = node.output.dtype
+        if dtype is DType.BOOL:
+            numbers = _booleans(kind, np.resize(normal, shape))
+        elif dtype.is_index:
+            numbers = _integers(np.resize(unit, shape), *integers.get(number, (0, 1)))
+        elif dtype.is_whole:
+            numbers = _whole_numbers(kind, unit, shape, dtype)
+        else:
+            numbers = round_to(dtype, _rows(normal, shape, ADVERSARIAL[kind.pattern]) if kind.pattern else normal)
+            numbers = np.abs(numbers) if number in positive else numbers
+        yield numbers.reshape(-1)
 
 
 def _booleans(kind: InputKind, normal: Array) -> Array:
@@ -182,7 +189,7 @@ def _rows(normal: Array, shape: Shape, pattern: Pattern) -> Array:
 
 
 def _repeat(numbers: Array, into: Array) -> None:
-    for start in range(0, into.size, len(numbers)):
+    for start in range(0, into.size, max(len(numbers), 1)):
         rest = into[start : start + len(numbers)]
         rest[...] = numbers[: rest.size]
 
