@@ -51,6 +51,15 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """Modules and tests are garbage like other objects for once, as in processes that do not freeze them."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure can be repeated."""

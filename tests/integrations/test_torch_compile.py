@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import os
 import re
@@ -30,6 +31,7 @@ from mugraph.integrations.background import BackgroundGraph, Queue
 from mugraph.integrations.torch_compile import BUDGETS, Compilations, Compiled, compilations
 from mugraph.pieces import piece_optimizer
 from mugraph.pieces.piece_optimizer import PieceOptions
+from mugraph.pieces.plan import plans
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel
 from mugraph.selection import whole_programs
@@ -98,6 +100,26 @@ def test_only_gradients_and_mutation_need_aot_autograd(monkeypatch: pytest.Monke
     with torch.no_grad():
         torch.testing.assert_close(compiled(lambda y: y.add_(1).sum())(x.clone()), (x + 1).sum(), rtol=1e-5, atol=1e-5)
     assert asked.call_count == 2
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_dynamo_made_is_no_garbage_while_kernels_are_made(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = list[int]()
+
+    def counted(*arguments: Any, **settings: Any) -> Any:
+        frozen.append(gc.get_freeze_count())
+        if fails:
+            raise ValueError
+        return plans(*arguments, **settings)
+
+    monkeypatch.setattr(mugraph.integrations.torch_compile, "plans", counted)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(4, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-5, atol=1e-5)
+    assert frozen
+    assert all(frozen)
+    assert gc.get_freeze_count() == 0
 
 
 def test_parameters_changed_in_place_are_seen() -> None:

@@ -74,6 +74,7 @@ from mugraph.search.constraints import SearchSpace
 from mugraph.selection.structure_key import form_of
 from mugraph.sizes.growing_kernels import short_iterations
 from mugraph.support.deadline import Deadline
+from mugraph.support.garbage import old_objects_frozen
 from mugraph.targets.gpu import target_of
 from mugraph.targets.machine import machine_for
 
@@ -321,7 +322,8 @@ def _run(options: PieceOptions, module: fx.GraphModule, original: Run, changed: 
         graph.later(functools.partial(_in_background, options, module))
         return graph
     try:
-        graph.settle(_at_all_sizes(options, module, graph, changed))
+        with old_objects_frozen():
+            graph.settle(_at_all_sizes(options, module, graph, changed))
         return graph
     except Exception:  # a model must run whatever goes wrong in here
         if options.strict:
