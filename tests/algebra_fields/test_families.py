@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from mugraph.algebra.families import Q_BITS, FieldFamily
+from mugraph.algebra.families import Q_BITS, FieldFamily, _primes_above, _primes_for
 from mugraph.algebra.fields import P_BITS, FieldArithmetic, FieldPair, is_prime
-from mugraph.algebra.modular import WIDE, inverse, matmul, multiply, square_root, total
+from mugraph.algebra.modular import WIDE, inverse, matmul, multiply, power_each, square_root, total
 from mugraph.errors import InvalidInput
 
 FAMILY = FieldFamily(38, modulus=8 * 3 * 5)
@@ -41,6 +41,21 @@ def test_counted_draws_have_enough_p_to_choose_from() -> None:
         candidates = range(q + 1, WIDE, q)
         suitable = [p for p in candidates if p > 1 << P_BITS and p % 8 == 7 and is_prime(p)]
         assert len(suitable) >= family.p_count
+
+
+@pytest.mark.parametrize("family", [FieldFamily(36), FieldFamily(44), FieldFamily(34, 120), FieldFamily(35, 8 * 11)], ids=str)
+def test_all_p_that_go_with_a_q_are_found(family: FieldFamily) -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        q = family._draw_q(rng)
+        assert _primes_for(family, q) == tuple(p for p in family._candidates(q) if is_prime(p))
+
+
+def test_numbers_that_powers_of_two_take_for_primes_are_told() -> None:
+    """2**c is 1 modulo each, of which the first alone is prime."""
+    assert _primes_above(9, np.array([127])) == [127]
+    assert _primes_above(34, np.array([341])) == []
+    assert _primes_above(186, np.array([2047])) == []
 
 
 def test_there_are_at_least_as_many_q_as_counted() -> None:
@@ -91,6 +106,16 @@ def test_wide_elementwise_operations_are_exact(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(np.asarray(inverse(x, modulus).astype(object) * x % pair.p), np.ones(shape))
     roots = square_root(multiply(x, x, modulus), modulus)
     np.testing.assert_array_equal(multiply(roots, roots, modulus), multiply(x, x, modulus))
+
+
+def test_powers_with_moduli_of_their_own_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    moduli = WIDE - rng.choice(1 << 20, 500, replace=False) - 1
+    x, exponents = moduli - rng.integers(1, 5, 500), rng.integers(0, 1 << 40, 500)
+    for exponent in (exponents, 0, 1, (1 << 44) - 1):
+        each = np.broadcast_to(exponent, 500)
+        wanted = [pow(*numbers) for numbers in zip(x.tolist(), each.tolist(), moduli.tolist(), strict=True)]
+        assert power_each(x, exponent, moduli).tolist() == wanted
 
 
 @pytest.mark.parametrize(("left", "right"), [((4, 5000), (5000, 3)), ((2, 3, 700), (700, 1500)), ((1, 140000), (140000, 20))])

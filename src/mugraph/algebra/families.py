@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mugraph.algebra.fields import P_BITS, FieldPair, is_prime
-from mugraph.algebra.modular import WIDE
+from mugraph.algebra.modular import WIDE, Residues, power_each
 from mugraph.errors import InvalidInput, UndefinedInField
 
 Q_BITS = range(33, 45)
@@ -23,6 +23,8 @@ _LEAST_P = 3
 """Where fewer p are to be expected for a q, many have none."""
 _SURELY = 0.6
 """Of the number of p that are to be expected for a q, the part that a draw insists on."""
+_SIEVED = 1000
+_SMALL_PRIMES = tuple(filter(is_prime, range(_SIEVED)))
 
 
 @functools.cache
@@ -117,4 +119,26 @@ class FieldFamily:
 @functools.lru_cache(maxsize=512)
 def _primes_for(family: FieldFamily, q: int) -> tuple[int, ...]:
     """All p of the family that go with q; verifications of one seed draw the same q again and again."""
-    return tuple(p for p in family._candidates(q) if is_prime(p))
+    return tuple(_primes_above(q, _sieved(family._candidates(q))))
+
+
+def _sieved(candidates: range) -> Residues:
+    """Those of the candidates, -1 modulo what divides their step and above `_SIEVED`, that no smaller prime divides."""
+    left = np.ones(len(candidates), bool)
+    for prime in _SMALL_PRIMES:
+        if candidates.step % prime:
+            left[-candidates.start * pow(candidates.step, -1, prime) % prime :: prime] = False
+    return np.arange(candidates.start, candidates.stop, candidates.step)[left]
+
+
+def _primes_above(q: int, candidates: Residues) -> list[int]:
+    """The primes among candidates cq + 1, for a prime q above their square roots, by Pocklington's theorem with powers of 2.
+
+    Where 2**(p - 1) is not 1 modulo p, p is not prime. Where it is, and 2**c is not 1, the latter's order is q: some prime factor
+    of p is 1 modulo q, what is left of p is so too and less than q, so it is 1. Where both are 1, p is tested by itself.
+    """
+    powers = power_each(np.full_like(candidates, 2), candidates // q, candidates)
+    possible = power_each(powers, q, candidates) == 1
+    return [
+        p for p, power in zip(candidates[possible].tolist(), powers[possible].tolist(), strict=True) if power != 1 or is_prime(p)
+    ]

@@ -77,9 +77,21 @@ def multiply(x: Residues, y: Residues, modulus: Residues) -> Residues:
     return result
 
 
-def _wide_products(x: Residues, y: Residues, modulus: Residues) -> Residues:
+def power_each(x: Residues, exponent: int | Residues, moduli: Residues) -> Residues:
+    """Powers of elements of `x`, each modulo a number of its own, below 2**51; one exponent or one each, 0 or more."""
+    reciprocals = 1.0 / moduli
+    result = np.ones_like(moduli)
+    for bit in reversed(range(int(np.max(exponent, initial=0)).bit_length())):
+        result = _wide_products(result, result, moduli, reciprocals)
+        result = _wide_products(result, np.where(exponent >> bit & 1, x, 1), moduli, reciprocals)
+    return result
+
+
+def _wide_products(x: Residues, y: Residues, modulus: Residues, reciprocal: Reals | float | None = None) -> Residues:
+    """Products modulo one number, or modulo one each, whose reciprocals are given."""
+    reciprocal = 1.0 / float(modulus) if reciprocal is None else reciprocal
     with np.errstate(over="ignore"):
-        quotient = np.asarray(np.multiply(x, y, dtype=np.float64) * (1.0 / float(modulus))).astype(np.int64)
+        quotient = np.asarray(np.multiply(x, y, dtype=np.float64) * reciprocal).astype(np.int64)
         rest = np.asarray(x * y)
         quotient *= modulus
         rest -= quotient
