@@ -20,6 +20,10 @@ from mugraph.targets.cuda import nvrtc
 
 os.environ["MUGRAPH_CACHE"] = "off"
 
+WHOLE_PATHS = ("frontend", "integrations", "pieces", "sizes")
+"""Folders with tests of what is done with results, from the search to the call."""
+FEW_COMPILED = 4
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("fresh", deadline=None)
 settings.load_profile("repeatable")
@@ -71,6 +75,22 @@ def _compiled_once() -> Iterator[None]:
     """A process compiles the same text for the same GPU once, as users do, whose store keeps what tests' own stores do not."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nvrtc, "_compile", functools.cache(nvrtc._compile))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_are_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """By day, tests of what is done with results have the first four candidates compiled and timed, and not sixteen.
+
+    Which of them is chosen is the matter of `tests/selection`; what kernels look like, of `tests/runtime` and `tests/targets`.
+    """
+    if request.path.parent.name not in WHOLE_PATHS or settings.get_current_profile_name() == "fresh":
+        yield
+        return
+    from mugraph.selection import qualification
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(qualification, "_COMPILED", FEW_COMPILED)
         yield
 
 

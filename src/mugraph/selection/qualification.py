@@ -147,11 +147,12 @@ class Qualifier:
             _ = machine_for(self.target).parameters  # of which a C compiler tells; the program itself may need none
             return Contestant(self.program, None, build(self.program, self.target))
 
-    def compile(self, proposals: Sequence[tuple[Graph, float]], most: int = _COMPILED) -> list[Contestant]:
-        """Thread graphs and kernels for the first of the proposals: (muGraph, predicted seconds), best first.
+    def compile(self, proposals: Sequence[tuple[Graph, float]], most: int | None = None) -> list[Contestant]:
+        """Thread graphs and kernels for the first `most` proposals, or `_COMPILED`: (muGraph, predicted seconds), best first.
 
         With weights of few bits those that read them packed have half of the places, and are compiled and measured first.
         """
+        most = _COMPILED if most is None else most
         packing = self._dequantizing(proposals) if self.looked_at > _COMPILED else []
         chosen = packing[: most // 2]
         others = (proposal for number, proposal in enumerate(proposals) if number not in chosen)
