@@ -224,6 +224,22 @@ def test_weights_are_packed_once_for_all_numbers() -> None:
     assert len(_IN_USE) == packed
 
 
+def test_weights_that_have_slices_are_not_packed() -> None:
+    """All of them would be, and memory is read that is not there."""
+    kernel, values = program(((6, 8, 16), DType.FP32), ((6, 16, 32), DType.FP32))
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    x, w = (block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate(values))
+    saved = block.add("output_saver", block.add("matmul", x, w), omap=(0,))
+    graph = with_constants(kernel.build(list(kernel.graph_defined(block.build([saved]), values))), 1)
+    executable, example = build(graph), example_inputs(graph)
+    kernels = sliced(executable, 0, 0, capacity=6)
+    assert kernels.agree_with(executable, example)
+    packed = len(_IN_USE)
+    assert packed > 0
+    kernels(*(tensor[:2].clone() for tensor in example))
+    assert len(_IN_USE) == packed
+
+
 def test_parts_of_the_time_are_measured() -> None:
     executable = build(norm_linear(24, (1, 1)))
     example = example_inputs(executable.graph)

@@ -181,6 +181,8 @@ class _Walk:
     def along_points(self, statement: Statement, tile: Tile, number: int) -> int | None:
         """The dimension of a statement's points that a source has along rows: the target's, or behind these the reduced one."""
         read = tile if tile.lookup is None else tile.lookup.index
+        if read is not tile and tile.buffer in self.distances:  # any row may be looked up
+            raise _Crossed
         if read.buffer not in self.distances:
             return None
         dim = self.along(read)

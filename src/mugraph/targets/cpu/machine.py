@@ -85,7 +85,7 @@ class Cpu:
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node."""
-        launches = self._lowered(graph)
+        launches = self._lowered(graph, graph.constants)
         if self.matrix_units is not None:
             launches = {
                 index: replace(launch, kernel=with_rounded_factors(launch.kernel, self.matrix_units))
@@ -99,12 +99,13 @@ class Cpu:
         Raises UnsupportedOperator where slices are not computed one by one.
         """
         stops = partial(product_stops, self.vectors or find_compiler().vectors)
-        return with_shared_kernels(with_first_slices(graph, self._lowered(graph), slices, stops))
+        launches = self._lowered(graph, graph.constants - {value.node for value in slices.inputs})
+        return with_shared_kernels(with_first_slices(graph, launches, slices, stops))
 
-    def _lowered(self, graph: Graph) -> dict[int, Launch]:
-        """The launches of a kernel graph that read weights packed where they can."""
+    def _lowered(self, graph: Graph, constants: Collection[int]) -> dict[int, Launch]:
+        """The launches of a kernel graph that read weights, which are inputs of these numbers, packed where they can."""
         launches = {index: with_skips(launch, graph) for index, launch in lower(graph, passes=PASSES).items()}
-        return self._with_packed_weights(launches, graph.constants)
+        return self._with_packed_weights(launches, constants)
 
     def lower_growing(self, graph: Graph, lengths: Lengths) -> dict[int, Launch]:
         """The launches of a kernel graph that read inputs where their callers have them, up to a length that a call gives.
