@@ -46,7 +46,8 @@ from mugraph.selection.whole_programs import (
     superoptimized,
 )
 from mugraph.sizes.dims import Dynamic
-from mugraph.sizes.dynamic_results import DynamicSuperoptimized, superoptimized_for_sizes
+from mugraph.sizes.dynamic_results import DynamicSuperoptimized
+from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, Reporter, silent, since
 from mugraph.support.store import Mode, Store

@@ -17,7 +17,8 @@ from mugraph.errors import GradientsDropped, IndexOutOfRange, InvalidInput, Shap
 from mugraph.frontend import trace
 from mugraph.selection.structure_key import form_of
 from mugraph.sizes.chunk_plans import Chunk
-from mugraph.sizes.dynamic_results import _Table, superoptimized_for_sizes
+from mugraph.sizes.range_search import superoptimized_for_sizes
+from mugraph.sizes.size_table import SizeTable
 from mugraph.support.deadline import Deadline
 from threads import at_once
 
@@ -274,7 +275,7 @@ def test_a_size_for_which_nothing_was_found_takes_over_the_nearest_form() -> Non
         mugraph.superoptimize, norm_linear, (inputs, {}), dynamic, [{"batch": 4}], None, {"profile": False}
     )
     assert opt.table[4,].found
-    table = _Table(opt, inputs, {}, Deadline(None))
+    table = SizeTable(opt, inputs, {}, Deadline(None))
     opt.fill((16,), inputs, {}, budget=1e-3)
     table.settle()
     assert not opt.table[16,].found

@@ -15,7 +15,7 @@ import mugraph
 from mugraph import Dim, DynamicSuperoptimized
 from mugraph.errors import ShapeMismatch
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.sizes.dynamic_results import superoptimized_for_sizes
+from mugraph.sizes.range_search import superoptimized_for_sizes
 from threads import at_once
 
 KEYS = Dim("keys", 1, 70)

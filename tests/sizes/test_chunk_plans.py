@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs, between
-from mugraph.sizes.dynamic_results import _all_seconds
+from mugraph.sizes.dynamic_results import all_seconds
 
 POWERS = {2**power: 20e-6 + 2**power * 1e-6 for power in range(8)}
 
@@ -95,7 +95,7 @@ def test_results_of_which_nothing_is_known_cost_what_others_say() -> None:
     def result(latency: float | None) -> Any:
         return SimpleNamespace(report=SimpleNamespace(baselines={}), best=SimpleNamespace(latency=latency, cost=None))
 
-    assert _all_seconds({1: result(2e-6), 4: result(None), 7: result(4e-6), 14: result(None)}) == pytest.approx(
+    assert all_seconds({1: result(2e-6), 4: result(None), 7: result(4e-6), 14: result(None)}) == pytest.approx(
         {1: 2e-6, 4: 3e-6, 7: 4e-6, 14: 8e-6}
     )
-    assert _all_seconds({2: result(None), 16: result(None)}) == {2: 2.0, 16: 16.0}
+    assert all_seconds({2: result(None), 16: result(None)}) == {2: 2.0, 16: 16.0}

@@ -20,7 +20,7 @@ from mugraph.cli.sizes_check import check_range
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.sizes.chunk_plans import Chunk
 from mugraph.sizes.covering import Covering
-from mugraph.sizes.dynamic_results import superoptimized_for_sizes
+from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.sizes.saved_sizes import LoadedSizes
 
 from .saved_folders import changed, unlisted, with_another

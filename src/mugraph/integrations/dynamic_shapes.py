@@ -11,7 +11,8 @@ from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
 from mugraph.selection.target_of_inputs import target_of_inputs
 from mugraph.sizes.dims import Dynamic
-from mugraph.sizes.dynamic_results import DynamicSuperoptimized, superoptimized_for_sizes
+from mugraph.sizes.dynamic_results import DynamicSuperoptimized
+from mugraph.sizes.range_search import superoptimized_for_sizes
 
 
 def superoptimize_dynamic(

@@ -11,12 +11,10 @@ compiled, proved and compared with float64 at the new size, and neither searched
 
 from __future__ import annotations
 
-import itertools
 import math
-import statistics
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,10 +24,8 @@ from mugraph.results.data import Shared
 from mugraph.results.serialization import BATCHES, CAPACITIES, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
-from mugraph.runtime.benchmarking import measure
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs, between
 from mugraph.sizes.dims import Declared, Dynamic, Sizes
-from mugraph.support.deadline import Deadline
 
 if TYPE_CHECKING:
     from mugraph.ir.graph import Graph
@@ -46,19 +42,6 @@ if TYPE_CHECKING:
 
 Optimize = Callable[..., Superoptimized]
 """`mugraph.superoptimize`."""
-
-_WANTED = 0.85
-"""The speed that every size is to have beside kernels made for it."""
-_APART = 4
-"""Neighbours in a table differ by this factor at most: what is not measured is known from them."""
-_MOST = 16
-"""Sizes of a table at most."""
-_ANCHORS = 0.6
-"""The part of the budget for the sizes that are searched freely; the others take over what was found there."""
-_LOOKED_AT = 512
-"""Sizes of a range that are looked at for the slowest."""
-_ROUNDS, _SECONDS = 30, 1.0
-"""In which all sizes of a table are timed beside each other, and how long at most."""
 
 
 class DynamicSuperoptimized(Shared):
@@ -219,7 +202,7 @@ class DynamicSuperoptimized(Shared):
         table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
         if not table:
             raise StorageError("no muGraph of the table acts on slices, and nothing else is saved")
-        costs = replace(self.costs, kernels=_all_seconds(table), own={})
+        costs = replace(self.costs, kernels=all_seconds(table), own={})
         return saved_sizes.save(path, self.sliced, self.declared.dynamic, table, costs, claim, of_rows)
 
     @staticmethod
@@ -294,345 +277,17 @@ class DynamicSuperoptimized(Shared):
         return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
 
 
-def superoptimized_for_sizes(
-    optimize: Optimize,
-    fn: Callable[..., Any],
-    arguments: tuple[Sequence[Any], Mapping[str, Any]],
-    dynamic: Dynamic,
-    table: Sequence[Mapping[str, int]] | None,
-    budget: float | None,
-    settings: Mapping[str, Any],
-) -> DynamicSuperoptimized:
-    """What `mugraph.superoptimize` makes for ranges of sizes, which `optimize` is."""
-    args, kwargs = arguments
-    result = DynamicSuperoptimized(fn, dynamic, settings, optimize)
-    result.declared.sizes_of(args, kwargs)
-    listed = None if table is None else result.declared.listed(table)
-    require_torch("to optimize PyTorch functions")
-    from mugraph.frontend.symbolic_axis import SizeMatters
-    from mugraph.sizes.sliced_functions import sliced_function
-
-    deadline = Deadline(budget)
-    if listed is None and len(result.dims) == 2:
-        result.rows = _rows(result, arguments, deadline)
-        if result.rows is None:
-            result.batches = _batches(result, arguments, deadline)
-        if result.rows is not None or result.batches is not None:
-            return result
-    try:
-        result.sliced = sliced_function(fn, result.declared, args, kwargs, deadline)
-    except SizeMatters as error:
-        result.reason = result.reason or str(error)
-        if listed is None and (capacities := _capacities(result, arguments, deadline)) is not None:
-            result.capacities = capacities
-            return result
-    if result.sliced is None or listed is not None:
-        entries = _ends(result.declared) if listed is None else listed
-        result.settings["budget"] = None if budget is None else budget / len(entries)
-        for number, sizes in enumerate(entries):
-            if not number or listed is not None or not deadline.passed:
-                result.fill(sizes, args, kwargs, budget=deadline.share(1 / (len(entries) - number)))
-        if result.sliced is not None:
-            _Table(result, args, kwargs, Deadline(None)).settle()
-        return result
-    _Table(result, args, kwargs, deadline).fill()
-    return result
-
-
-def _rows(
-    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
-) -> RowResults[DynamicSuperoptimized] | None:
-    """Kernels for rows of both dimensions; None for a function that they cannot run, or of which none are found, and why in
-    `reason`."""
-    from mugraph.frontend.symbolic_axis import SizeMatters
-    from mugraph.sizes.row_functions import row_function
-    from mugraph.sizes.row_results import RowResults
-
-    try:
-        found = row_function(result.fn, result.declared, *arguments, deadline)
-    except SizeMatters as error:
-        result.reason = f"its two dimensions are not those of rows: {error}"
-        return None
-    made = DynamicSuperoptimized(result.fn, found.declared.dynamic, result.settings, result._optimize)
-    made.sliced = found.sliced
-    sizes = {found.rows.first.name: 1, found.rows.second.name: found.rows.second.low}
-    longest = max(found.rows.first.high, found.rows.second.high)
-    resized = result.declared.resized(tuple(sizes[name] for name in result.dims), *arguments)
-    _Table(made, *resized, deadline, longest).fill()
-    result.reason = made.reason
-    return None if made.sliced is None else RowResults(found, made)
-
-
-def _batches(
-    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
-) -> BatchTable | None:
-    """Kernels for a batch and a length; None for a function that they cannot run, or of which none are found, and why in
-    `reason`."""
-    from mugraph.frontend.symbolic_axis import SizeMatters
-    from mugraph.sizes.batched_functions import batched_function
-    from mugraph.sizes.batched_results import BatchTable
-
-    try:
-        found = batched_function(result.fn, result.declared, *arguments, deadline=deadline)
-    except SizeMatters as error:
-        result.reason += f"; nor are they a batch and a length: {error}"
-        return None
-    table = BatchTable.of(found, result.fn)
-    table.fill(result._optimize, result.settings, deadline)
-    if not table.tables:
-        result.reason += "; no kernels were found for any batch"
-    return table if table.tables else None
-
-
-def _capacities(
-    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
-) -> CapacityTable | None:
-    """Kernels of a few capacities; None for a function that they cannot run, or of which none are found, and why in `reason`."""
-    from mugraph.frontend.symbolic_axis import SizeMatters
-    from mugraph.sizes.capacity_results import CapacityTable
-    from mugraph.sizes.masked_functions import masked_function
-
-    try:
-        table = CapacityTable(masked_function(result.fn, result.declared, *arguments, deadline), fn=result.fn)
-    except SizeMatters as error:
-        result.reason += f"; nor can other slots be masked: {error}"
-        return None
-    table.fill(result._optimize, result.settings, deadline)
-    if not table.kernels:
-        result.reason += "; no kernels were found for any capacity"
-    return table if table.kernels else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """The table of a function that acts on slices, while it is filled."""
-
-    result: DynamicSuperoptimized
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    deadline: Deadline
-    most: int | None = None
-    """The largest size that is searched; that of the range where it is None. Larger ones are several chunks."""
-
-    def fill(self) -> None:
-        """Search at the ends and in the middle of the range, then add sizes where others would be slow as far as costs say."""
-        assert self.result.sliced is not None
-        dim = self.result.sliced.dim
-        high = dim.high if self.most is None else max(min(dim.high, self.most), dim.low)
-        middle = min(high, max(dim.low, 2 ** round(math.log2(dim.low * high) / 2)))
-        anchors = list(dict.fromkeys([high, dim.low, middle]))
-        for number, size in enumerate(anchors):
-            if not number or not self.deadline.passed:
-                share = self.deadline.share(_ANCHORS / len(anchors))
-                self.result.fill((size,), self.args, self.kwargs, budget=share)
-        self.result.settings["budget"] = None
-        self.settle()
-        self._improve_all()
-        while self._may_grow:
-            size = self._missing()
-            if size is None:
-                break
-            self._take_over(size)
-            self.settle()
-        self._improve_all()
-
-    @property
-    def _may_grow(self) -> bool:
-        """Whether other sizes can be put together of what is known, and there is room and time to know more."""
-        result = self.result
-        known = result.sliced is not None and bool(result.costs.kernels or result.costs.own)
-        return known and len(result.table) < _MOST and not self.deadline.passed
-
-    def settle(self) -> None:
-        """Compute the costs of what may be a part of others; without anything of that kind the function itself runs all sizes."""
-        result, sliced = self.result, self.result.sliced
-        assert sliced is not None
-        kernels: dict[int, Superoptimized] = {}
-        for (size,), made in result.table.items():
-            if not made.is_one_program:
-                result.sliced, result.reason = None, f"at size {size} kernels run parts of it only, which are not put together"
-                return
-            if not sliced.is_program_of(made.program):
-                result.sliced, result.reason = None, f"its program at size {size} is another one than was proved to act on slices"
-                return
-            if made.found and sliced.is_acted_on_by(made.graph):
-                kernels[size] = made
-        measured = any(made.report.original_latency is not None for made in result.table.values())
-        chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
-        seconds, own = self._together(kernels) if measured else (_all_seconds(kernels), {})
-        result.costs = Costs(seconds, own, chunk, padding, self._in_part(kernels, measured))
-
-    def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
-        """Which part of their time kernels take that compute their first slices alone; those of what is new are made."""
-        import torch
-
-        from mugraph.sizes.sliced_kernels import InPart  # loads PyTorch
-
-        result, sliced = self.result, self.result.sliced
-        assert sliced is not None
-        known, result.in_part = result.in_part, {}
-        for size, made in kernels.items():
-            if size in known and known[size].executable is made.executable:
-                result.in_part[size] = known[size]
-            elif size > sliced.dim.low:
-                args, kwargs = result.declared.resized((size,), self.args, self.kwargs)
-                with torch.no_grad():  # of kernels that are tried nobody wants gradients
-                    example = made.calling.flatten(args, kwargs)
-                new = InPart.of(made.executable, sliced.inputs, sliced.slice.outputs, example, sliced.dim.low)
-                result.in_part[size] = new.measured(example) if measured else new
-        return {size: each.parts for size, each in result.in_part.items() if each.kernels is not None}
-
-    def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
-        """Seconds of kernels and of the function at the sizes of the table, all in turns: what other programs do meanwhile slows
-        down all of them."""
-        machine = next(iter(self.result.table.values())).executable.machine
-        sizes = [size for (size,) in self.result.table]
-        calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
-        calls |= {f"own {size}": machine.timed(self._call(size, self.result.fn)).run for size in sizes}
-        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
-        return {size: seconds[f"{size}"] for size in kernels}, {size: seconds[f"own {size}"] for size in sizes}
-
-    def _missing(self) -> int | None:
-        """The size to add to the table: in the middle between two that are far apart, or between which most sizes would be slow,
-        on a logarithmic scale; None if none would be."""
-        assert self.result.sliced is not None
-        dim, costs = self.result.sliced.dim, self.result.costs
-        known = sorted(size for (size,) in self.result.table)
-        for low, high in itertools.pairwise(known):
-            if high > _APART * low:
-                return _middle(low, high)
-        step = max((dim.high - dim.low) / _LOOKED_AT, 1)
-        looked_at = {round(dim.low + step * number) for number in range(int((dim.high - dim.low) / step) + 1)}
-        looked_at |= {size + 1 for size in known if size < dim.high} | {2**power for power in range(dim.high.bit_length())}
-        ratios = {size: costs.ratio(size) for size in looked_at if known[0] < size < known[-1] and size not in known}
-        slow: dict[tuple[int, int], float] = {}
-        for size, ratio in ratios.items():
-            if ratio < _WANTED:
-                around = max(each for each in known if each < size), min(each for each in known if each > size)
-                slow[around] = slow.get(around, 0.0) + 1 / size
-        return _middle(*max(slow, key=slow.__getitem__)) if slow else None
-
-    def _take_over(self, size: int) -> None:
-        """Fill in a size with the forms of muGraphs that won at its neighbours: the faster of both."""
-        known = sorted(each for (each,) in self.result.table)
-        around = [max(each for each in known if each < size), min(each for each in known if each > size)]
-        found = [self.result.table[each,] for each in around if self.result.table[each,].found]
-        made = [
-            self.result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
-            for graph in _different([each.graph for each in found])
-        ]
-        made.sort(key=lambda each: (_seconds(each) if each.found else None) or math.inf)
-        if not made:
-            made = [self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.remaining)]
-        self.result.table[size,] = self.result.specializations[size,] = made[0]
-
-    def _improve_all(self) -> None:
-        """Give sizes of the table the forms of others where these are faster."""
-        improved = [size for (size,) in sorted(self.result.table) if self._may_grow and self._improve(size)]
-        if improved:
-            self.settle()
-
-    def _improve(self, size: int) -> bool:
-        """Whether a size of the table was given the form of another, which is faster: one that covers it in less time than its
-        own kernels take as far as costs say, or if it has none the nearest. Sizes that are searched have a part of the budget
-        each."""
-        result, costs, before = self.result, self.result.costs, self.result.table[size,]
-        others = {known: seconds for known, seconds in costs.kernels.items() if known != size}
-        plan = replace(costs, kernels=others).plan(size)
-        covering = next((chunk.size for chunk in plan.chunks), None)
-        if not before.found and others:
-            covering = min(others, key=lambda known: abs(math.log(known / size)))
-        elif covering is None or plan.seconds >= costs.kernels.get(size, math.inf):
-            return False
-        if covering is None:
-            return False
-        graph = result.table[covering,].graph
-        if before.found and len(_different([before.graph, graph])) == 1:
-            return False
-        after = result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
-        if after.found and (not before.found or self._is_faster(size, after, before)):
-            return True
-        result.table[size,] = result.specializations[size,] = before
-        return False
-
-    def _is_faster(self, size: int, one: Superoptimized, other: Superoptimized) -> bool:
-        """Whether one of two results for a size is the faster one, as measured in turns or as far as is known."""
-        if None in (one.report.original_latency, other.report.original_latency):
-            return (_seconds(one) or math.inf) < (_seconds(other) or math.inf)
-        timed = one.executable.machine.timed
-        calls = {name: timed(self._call(size, run)).run for name, run in (("one", one), ("other", other))}
-        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
-        return seconds["one"] < seconds["other"]
-
-    def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float]:
-        """Seconds that a chunk costs beside its kernels, and that padding does, as measured at the smallest size."""
-        if not kernels or not kernels[min(kernels)].executable.machine.available:
-            return 0.0, 0.0
-        size = min(kernels)
-        result = kernels[size]
-        runs: dict[str, tuple[int, Callable[..., Any]]] = {"alone": (size, result)}
-        runs["two"] = 2 * size, self.result.covering(2 * size, [Chunk(0, size), Chunk(size, size)])
-        if size > 1:
-            runs["padded"] = size - 1, self.result.covering(size - 1, [Chunk(0, size)])
-        calls = {name: self._call(*run) for name, run in runs.items()}
-        timed = {name: result.executable.machine.timed(call).run for name, call in calls.items()}
-        seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS).items()}
-        chunk = max(seconds["two"] / 2 - seconds["alone"], 0.0)
-        return chunk, max(seconds.get("padded", seconds["alone"] + 2 * chunk) - seconds["alone"], 0.0)
-
-    def _call(self, size: int, run: Callable[..., Any]) -> Callable[[], object]:
-        """A call with the example arguments at a size, of which nobody wants gradients."""
-        import torch
-
-        args, kwargs = self.result.declared.resized((size,), self.args, self.kwargs)
-
-        def call() -> object:
-            with torch.inference_mode():
-                return run(*args, **kwargs)
-
-        return call
-
-
-def _all_seconds(results: Mapping[int, Superoptimized]) -> dict[int, float]:
+def all_seconds(results: Mapping[int, Superoptimized]) -> dict[int, float]:
     """Seconds of a call by size: where nothing is known of a result, as of a program that nobody timed, by those of other sizes,
     or in proportion to its size."""
-    found = {size: _seconds(result) for size, result in results.items()}
+    found = {size: seconds_of_call(result) for size, result in results.items()}
     known = {size: seconds for size, seconds in found.items() if seconds is not None} or {1: 1.0}
     return {size: between(known, size) for size in results}
 
 
-def _seconds(result: Superoptimized) -> float | None:
+def seconds_of_call(result: Superoptimized) -> float | None:
     """Seconds of a call: measured beside the function, alone, or predicted; None where nothing is known."""
     duel = result.report.baselines.get(EAGER)
     if duel is not None and duel.ours is not None:
         return duel.ours.median
     return next((each for each in (result.best.latency, result.best.cost) if each is not None), None)
-
-
-def _middle(low: int, high: int) -> int | None:
-    """A size between two, a power of two where there is one, or one with as few digits in base two as there can be."""
-    if high - low < 2:
-        return None
-    aim = math.sqrt(low * high)
-    for power in range(high.bit_length(), -1, -1):
-        step = 1 << power
-        inside = [size for size in (int(aim) // step * step, (int(aim) // step + 1) * step) if low < size < high]
-        if inside:
-            return min(inside, key=lambda size: abs(math.log(size / aim)))
-    return None
-
-
-def _different(graphs: Sequence[Graph]) -> list[Graph]:
-    """Graphs, one of each form."""
-    from mugraph.selection.structure_key import form_of
-
-    return list({form_of(graph): graph for graph in graphs}.values())
-
-
-def _ends(declared: Declared) -> list[Sizes]:
-    """The ends of each range, and of a single one its geometric middle."""
-    ends = [[dim.low, dim.high] for dim in declared.dims.values()]
-    if len(declared.dims) == 1:
-        (dim,) = declared.dims.values()
-        ends[0].append(min(dim.high, 2 ** round(math.log2(dim.low * dim.high) / 2)))
-    return sorted(set(itertools.product(*ends)))

@@ -1,0 +1,242 @@
+"""The table of sizes of a function that acts on slices: which are searched, proved and measured, and what they cost."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.benchmarking import measure
+from mugraph.sizes.chunk_plans import Chunk, Costs
+from mugraph.sizes.dynamic_results import DynamicSuperoptimized, all_seconds, seconds_of_call
+from mugraph.support.deadline import Deadline
+
+if TYPE_CHECKING:
+    from mugraph.ir.graph import Graph
+
+_WANTED = 0.85
+"""The speed that every size is to have beside kernels made for it."""
+_APART = 4
+"""Neighbours in a table differ by this factor at most: what is not measured is known from them."""
+_MOST = 16
+"""Sizes of a table at most."""
+_ANCHORS = 0.6
+"""The part of the budget for the sizes that are searched freely; the others take over what was found there."""
+_LOOKED_AT = 512
+"""Sizes of a range that are looked at for the slowest."""
+_ROUNDS, _SECONDS = 30, 1.0
+"""In which all sizes of a table are timed beside each other, and how long at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTable:
+    """The table of a function that acts on slices, while it is filled."""
+
+    result: DynamicSuperoptimized
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    deadline: Deadline
+    most: int | None = None
+    """The largest size that is searched; that of the range where it is None. Larger ones are several chunks."""
+
+    def fill(self) -> None:
+        """Search at the ends and in the middle of the range, then add sizes where others would be slow as far as costs say."""
+        assert self.result.sliced is not None
+        dim = self.result.sliced.dim
+        high = dim.high if self.most is None else max(min(dim.high, self.most), dim.low)
+        middle = min(high, max(dim.low, 2 ** round(math.log2(dim.low * high) / 2)))
+        anchors = list(dict.fromkeys([high, dim.low, middle]))
+        for number, size in enumerate(anchors):
+            if not number or not self.deadline.passed:
+                share = self.deadline.share(_ANCHORS / len(anchors))
+                self.result.fill((size,), self.args, self.kwargs, budget=share)
+        self.result.settings["budget"] = None
+        self.settle()
+        self._improve_all()
+        while self._may_grow:
+            size = self._missing()
+            if size is None:
+                break
+            self._take_over(size)
+            self.settle()
+        self._improve_all()
+
+    @property
+    def _may_grow(self) -> bool:
+        """Whether other sizes can be put together of what is known, and there is room and time to know more."""
+        result = self.result
+        known = result.sliced is not None and bool(result.costs.kernels or result.costs.own)
+        return known and len(result.table) < _MOST and not self.deadline.passed
+
+    def settle(self) -> None:
+        """Compute the costs of what may be a part of others; without anything of that kind the function itself runs all sizes."""
+        result, sliced = self.result, self.result.sliced
+        assert sliced is not None
+        kernels: dict[int, Superoptimized] = {}
+        for (size,), made in result.table.items():
+            if not made.is_one_program:
+                result.sliced, result.reason = None, f"at size {size} kernels run parts of it only, which are not put together"
+                return
+            if not sliced.is_program_of(made.program):
+                result.sliced, result.reason = None, f"its program at size {size} is another one than was proved to act on slices"
+                return
+            if made.found and sliced.is_acted_on_by(made.graph):
+                kernels[size] = made
+        measured = any(made.report.original_latency is not None for made in result.table.values())
+        chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
+        seconds, own = self._together(kernels) if measured else (all_seconds(kernels), {})
+        result.costs = Costs(seconds, own, chunk, padding, self._in_part(kernels, measured))
+
+    def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
+        """Which part of their time kernels take that compute their first slices alone; those of what is new are made."""
+        import torch
+
+        from mugraph.sizes.sliced_kernels import InPart  # loads PyTorch
+
+        result, sliced = self.result, self.result.sliced
+        assert sliced is not None
+        known, result.in_part = result.in_part, {}
+        for size, made in kernels.items():
+            if size in known and known[size].executable is made.executable:
+                result.in_part[size] = known[size]
+            elif size > sliced.dim.low:
+                args, kwargs = result.declared.resized((size,), self.args, self.kwargs)
+                with torch.no_grad():  # of kernels that are tried nobody wants gradients
+                    example = made.calling.flatten(args, kwargs)
+                new = InPart.of(made.executable, sliced.inputs, sliced.slice.outputs, example, sliced.dim.low)
+                result.in_part[size] = new.measured(example) if measured else new
+        return {size: each.parts for size, each in result.in_part.items() if each.kernels is not None}
+
+    def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
+        """Seconds of kernels and of the function at the sizes of the table, all in turns: what other programs do meanwhile slows
+        down all of them."""
+        machine = next(iter(self.result.table.values())).executable.machine
+        sizes = [size for (size,) in self.result.table]
+        calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
+        calls |= {f"own {size}": machine.timed(self._call(size, self.result.fn)).run for size in sizes}
+        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        return {size: seconds[f"{size}"] for size in kernels}, {size: seconds[f"own {size}"] for size in sizes}
+
+    def _missing(self) -> int | None:
+        """The size to add to the table: in the middle between two that are far apart, or between which most sizes would be slow,
+        on a logarithmic scale; None if none would be."""
+        assert self.result.sliced is not None
+        dim, costs = self.result.sliced.dim, self.result.costs
+        known = sorted(size for (size,) in self.result.table)
+        for low, high in itertools.pairwise(known):
+            if high > _APART * low:
+                return _middle(low, high)
+        step = max((dim.high - dim.low) / _LOOKED_AT, 1)
+        looked_at = {round(dim.low + step * number) for number in range(int((dim.high - dim.low) / step) + 1)}
+        looked_at |= {size + 1 for size in known if size < dim.high} | {2**power for power in range(dim.high.bit_length())}
+        ratios = {size: costs.ratio(size) for size in looked_at if known[0] < size < known[-1] and size not in known}
+        slow: dict[tuple[int, int], float] = {}
+        for size, ratio in ratios.items():
+            if ratio < _WANTED:
+                around = max(each for each in known if each < size), min(each for each in known if each > size)
+                slow[around] = slow.get(around, 0.0) + 1 / size
+        return _middle(*max(slow, key=slow.__getitem__)) if slow else None
+
+    def _take_over(self, size: int) -> None:
+        """Fill in a size with the forms of muGraphs that won at its neighbours: the faster of both."""
+        known = sorted(each for (each,) in self.result.table)
+        around = [max(each for each in known if each < size), min(each for each in known if each > size)]
+        found = [self.result.table[each,] for each in around if self.result.table[each,].found]
+        made = [
+            self.result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
+            for graph in _different([each.graph for each in found])
+        ]
+        made.sort(key=lambda each: (seconds_of_call(each) if each.found else None) or math.inf)
+        if not made:
+            made = [self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.remaining)]
+        self.result.table[size,] = self.result.specializations[size,] = made[0]
+
+    def _improve_all(self) -> None:
+        """Give sizes of the table the forms of others where these are faster."""
+        improved = [size for (size,) in sorted(self.result.table) if self._may_grow and self._improve(size)]
+        if improved:
+            self.settle()
+
+    def _improve(self, size: int) -> bool:
+        """Whether a size of the table was given the form of another, which is faster: one that covers it in less time than its
+        own kernels take as far as costs say, or if it has none the nearest. Sizes that are searched have a part of the budget
+        each."""
+        result, costs, before = self.result, self.result.costs, self.result.table[size,]
+        others = {known: seconds for known, seconds in costs.kernels.items() if known != size}
+        plan = replace(costs, kernels=others).plan(size)
+        covering = next((chunk.size for chunk in plan.chunks), None)
+        if not before.found and others:
+            covering = min(others, key=lambda known: abs(math.log(known / size)))
+        elif covering is None or plan.seconds >= costs.kernels.get(size, math.inf):
+            return False
+        if covering is None:
+            return False
+        graph = result.table[covering,].graph
+        if before.found and len(_different([before.graph, graph])) == 1:
+            return False
+        after = result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
+        if after.found and (not before.found or self._is_faster(size, after, before)):
+            return True
+        result.table[size,] = result.specializations[size,] = before
+        return False
+
+    def _is_faster(self, size: int, one: Superoptimized, other: Superoptimized) -> bool:
+        """Whether one of two results for a size is the faster one, as measured in turns or as far as is known."""
+        if None in (one.report.original_latency, other.report.original_latency):
+            return (seconds_of_call(one) or math.inf) < (seconds_of_call(other) or math.inf)
+        timed = one.executable.machine.timed
+        calls = {name: timed(self._call(size, run)).run for name, run in (("one", one), ("other", other))}
+        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        return seconds["one"] < seconds["other"]
+
+    def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float]:
+        """Seconds that a chunk costs beside its kernels, and that padding does, as measured at the smallest size."""
+        if not kernels or not kernels[min(kernels)].executable.machine.available:
+            return 0.0, 0.0
+        size = min(kernels)
+        result = kernels[size]
+        runs: dict[str, tuple[int, Callable[..., Any]]] = {"alone": (size, result)}
+        runs["two"] = 2 * size, self.result.covering(2 * size, [Chunk(0, size), Chunk(size, size)])
+        if size > 1:
+            runs["padded"] = size - 1, self.result.covering(size - 1, [Chunk(0, size)])
+        calls = {name: self._call(*run) for name, run in runs.items()}
+        timed = {name: result.executable.machine.timed(call).run for name, call in calls.items()}
+        seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS).items()}
+        chunk = max(seconds["two"] / 2 - seconds["alone"], 0.0)
+        return chunk, max(seconds.get("padded", seconds["alone"] + 2 * chunk) - seconds["alone"], 0.0)
+
+    def _call(self, size: int, run: Callable[..., Any]) -> Callable[[], object]:
+        """A call with the example arguments at a size, of which nobody wants gradients."""
+        import torch
+
+        args, kwargs = self.result.declared.resized((size,), self.args, self.kwargs)
+
+        def call() -> object:
+            with torch.inference_mode():
+                return run(*args, **kwargs)
+
+        return call
+
+
+def _middle(low: int, high: int) -> int | None:
+    """A size between two, a power of two where there is one, or one with as few digits in base two as there can be."""
+    if high - low < 2:
+        return None
+    aim = math.sqrt(low * high)
+    for power in range(high.bit_length(), -1, -1):
+        step = 1 << power
+        inside = [size for size in (int(aim) // step * step, (int(aim) // step + 1) * step) if low < size < high]
+        if inside:
+            return min(inside, key=lambda size: abs(math.log(size / aim)))
+    return None
+
+
+def _different(graphs: Sequence[Graph]) -> list[Graph]:
+    """Graphs, one of each form."""
+    from mugraph.selection.structure_key import form_of
+
+    return list({form_of(graph): graph for graph in graphs}.values())
