@@ -288,6 +288,33 @@ def test_a_size_for_which_nothing_was_found_takes_over_the_nearest_form() -> Non
     check(opt(x, W), exact(norm_linear, (x, W)))
 
 
+def test_without_time_nothing_is_compiled_compared_or_timed_but_the_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = (drawn(4, 24), W)
+    dynamic: dict[int | str, dict[int, Dim]] = {0: {0: BATCH}}
+    opt = superoptimized_for_sizes(
+        mugraph.superoptimize, norm_linear, (inputs, {}), dynamic, [{"batch": HIGH}], None, {"profile": False}
+    )
+    assert opt.in_part[HIGH].kernels is not None
+    opt.in_part = {}
+    for where in ("mugraph.sizes.sliced_kernels.SlicedKernels", "mugraph.sizes.sliced_kernels.measure"):
+        monkeypatch.setattr(where, None)
+    SizeTable(opt, inputs, {}, Deadline(0.0)).settle()
+    assert opt.in_part == {}
+    x = drawn(HIGH - 1, 24)
+    check(opt(x, W), exact(norm_linear, (x, W)))  # padded
+    opt.table.clear()
+    SizeTable(opt, inputs, {}, Deadline(0.0)).fill()
+    assert set(opt.table) == {(HIGH,)}
+
+
+def test_sizes_are_added_while_there_is_time_for_what_the_last_one_took() -> None:
+    opt = optimized("norm_linear")
+    table = SizeTable(opt, CASES["norm_linear"][1](4), {}, Deadline(1e6))
+    assert table._may_grow
+    table._taking_over, table._settling = 6e5, 5e5
+    assert not table._may_grow
+
+
 def test_nobody_is_warned_of_gradients_where_a_table_is_made(recwarn: pytest.WarningsRecorder) -> None:
     layer = torch.nn.Sequential(torch.nn.RMSNorm(24), torch.nn.Linear(24, 32))
     opt = superoptimized_for_sizes(

@@ -15,6 +15,7 @@ from mugraph.ir.ops import LEAST
 from mugraph.runtime import Executable, build
 from mugraph.runtime.packed_operands import _IN_USE
 from mugraph.sizes.sliced_kernels import InPart, SlicedKernels, example_inputs
+from mugraph.support.deadline import Deadline
 from mugraph.testing.mugraphs import LARGE, SMALL, random_mugraph
 from threads import at_once
 
@@ -238,6 +239,13 @@ def test_weights_that_have_slices_are_not_packed() -> None:
     assert packed > 0
     kernels(*(tensor[:2].clone() for tensor in example))
     assert len(_IN_USE) == packed
+
+
+def test_kernels_are_not_compared_behind_a_deadline() -> None:
+    executable = build(norm_linear(8, (1, 1)))
+    kernels, example = sliced(executable, 0, None, capacity=8), example_inputs(executable.graph)
+    assert not kernels.agree_with(executable, example, Deadline(0.0))
+    assert kernels.agree_with(executable, example, Deadline(1e6))
 
 
 def test_parts_of_the_time_are_measured() -> None:

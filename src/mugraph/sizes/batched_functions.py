@@ -29,9 +29,9 @@ from mugraph.sizes.capacities import capacities
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.masked_functions import MaskedFunction, masked_as_recorded, masked_function
 from mugraph.sizes.row_functions import bytes_of_row, pairs_of_sizes
-from mugraph.sizes.sliced_functions import NO_LIMIT, bytes_of_slice, check_time, recorded, sliced_function
+from mugraph.sizes.sliced_functions import bytes_of_slice, check_time, recorded, sliced_function
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
-from mugraph.support.deadline import Deadline
+from mugraph.support.deadline import NO_LIMIT, Deadline
 
 _LARGEST_BYTES = 1 << 26
 """Samples of a batch of the table take so many bytes at most, with the longest length: more of them are several chunks."""

@@ -59,7 +59,7 @@ def superoptimized_for_sizes(
             if not number or listed is not None or not deadline.passed:
                 result.fill(sizes, args, kwargs, budget=deadline.share(1 / (len(entries) - number)))
         if result.sliced is not None:
-            SizeTable(result, args, kwargs, Deadline(None)).settle()
+            SizeTable(result, args, kwargs, deadline).settle()
         return result
     SizeTable(result, args, kwargs, deadline).fill()
     return result

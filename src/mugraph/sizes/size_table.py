@@ -6,10 +6,11 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import measure
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, all_seconds, seconds_of_call
@@ -32,9 +33,9 @@ _ROUNDS, _SECONDS = 30, 1.0
 """In which all sizes of a table are timed beside each other, and how long at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SizeTable:
-    """The table of a function that acts on slices, while it is filled."""
+    """The table of a function that acts on slices, while it is filled: until the deadline, but for the largest size at least."""
 
     result: DynamicSuperoptimized
     args: Sequence[Any]
@@ -42,6 +43,10 @@ class SizeTable:
     deadline: Deadline
     most: int | None = None
     """The largest size that is searched; that of the range where it is None. Larger ones are several chunks."""
+    _taking_over: float = field(default=0.0, init=False)
+    """Seconds in which a size took over the form of another, the last time."""
+    _settling: float = field(default=0.0, init=False)
+    """And in which costs were computed."""
 
     def fill(self) -> None:
         """Search at the ends and in the middle of the range, then add sizes where others would be slow as far as costs say."""
@@ -68,13 +73,18 @@ class SizeTable:
     @property
     def _may_grow(self) -> bool:
         """Whether other sizes can be put together of what is known, and there is room and time to know more."""
+        return len(self.result.table) < _MOST and self._may_improve
+
+    @property
+    def _may_improve(self) -> bool:
+        """The same of sizes that are in the table: there is time for what took so long the last time."""
         result = self.result
         known = result.sliced is not None and bool(result.costs.kernels or result.costs.own)
-        return known and len(result.table) < _MOST and not self.deadline.passed
+        return known and not self.deadline.passed and self.deadline.allows(self._taking_over + self._settling)
 
     def settle(self) -> None:
         """Compute the costs of what may be a part of others; without anything of that kind the function itself runs all sizes."""
-        result, sliced = self.result, self.result.sliced
+        result, sliced, started = self.result, self.result.sliced, self.deadline.elapsed
         assert sliced is not None
         kernels: dict[int, Superoptimized] = {}
         for (size,), made in result.table.items():
@@ -90,9 +100,11 @@ class SizeTable:
         chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
         seconds, own = self._together(kernels) if measured else (all_seconds(kernels), {})
         result.costs = Costs(seconds, own, chunk, padding, self._in_part(kernels, measured))
+        self._settling = self.deadline.elapsed - started
 
     def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
-        """Which part of their time kernels take that compute their first slices alone; those of what is new are made."""
+        """Which part of their time kernels take that compute their first slices alone; those of what is new are made while there
+        is time, for the most sizes first."""
         import torch
 
         from mugraph.sizes.sliced_kernels import InPart  # loads PyTorch
@@ -100,25 +112,27 @@ class SizeTable:
         result, sliced = self.result, self.result.sliced
         assert sliced is not None
         known, result.in_part = result.in_part, {}
-        for size, made in kernels.items():
+        for size, made in sorted(kernels.items(), reverse=True):
             if size in known and known[size].executable is made.executable:
                 result.in_part[size] = known[size]
-            elif size > sliced.dim.low:
+            elif size > sliced.dim.low and not self.deadline.passed:
                 args, kwargs = result.declared.resized((size,), self.args, self.kwargs)
                 with torch.no_grad():  # of kernels that are tried nobody wants gradients
                     example = made.calling.flatten(args, kwargs)
-                new = InPart.of(made.executable, sliced.inputs, sliced.slice.outputs, example, sliced.dim.low)
-                result.in_part[size] = new.measured(example) if measured else new
+                new = InPart.of(made.executable, sliced.inputs, sliced.slice.outputs, example, sliced.dim.low, self.deadline)
+                result.in_part[size] = new.measured(example, self.deadline) if measured else new
         return {size: each.parts for size, each in result.in_part.items() if each.kernels is not None}
 
     def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
         """Seconds of kernels and of the function at the sizes of the table, all in turns: what other programs do meanwhile slows
-        down all of them."""
+        down all of them. Without time for that they are those in which each was measured by itself."""
+        if self.deadline.passed:
+            return all_seconds(kernels), _own_seconds(self.result)
         machine = next(iter(self.result.table.values())).executable.machine
         sizes = [size for (size,) in self.result.table]
         calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
         calls |= {f"own {size}": machine.timed(self._call(size, self.result.fn)).run for size in sizes}
-        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=self._seconds).items()}
         return {size: seconds[f"{size}"] for size in kernels}, {size: seconds[f"own {size}"] for size in sizes}
 
     def _missing(self) -> int | None:
@@ -146,18 +160,32 @@ class SizeTable:
         known = sorted(each for (each,) in self.result.table)
         around = [max(each for each in known if each < size), min(each for each in known if each > size)]
         found = [self.result.table[each,] for each in around if self.result.table[each,].found]
-        made = [
-            self.result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
-            for graph in _different([each.graph for each in found])
-        ]
+        made: list[Superoptimized] = []
+        for graph in _different([each.graph for each in found]):
+            if not made or self._may_improve:
+                made.append(self._filled(size, like=graph))
         made.sort(key=lambda each: (seconds_of_call(each) if each.found else None) or math.inf)
         if not made:
-            made = [self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.remaining)]
+            made = [self._filled(size)]
         self.result.table[size,] = self.result.specializations[size,] = made[0]
+
+    def _filled(self, size: int, **settings: Any) -> Superoptimized:
+        """What is found for a size in the time that is left, but for that in which costs are computed."""
+        started, remaining = self.deadline.elapsed, self.deadline.remaining
+        budget = None if remaining is None else max(remaining - self._settling, 0.0)
+        made = self.result.fill((size,), self.args, self.kwargs, budget=budget, **settings)
+        self._taking_over = self.deadline.elapsed - started
+        return made
+
+    @property
+    def _seconds(self) -> float:
+        """In which calls are timed in turns."""
+        remaining = self.deadline.remaining
+        return _SECONDS if remaining is None else min(_SECONDS, remaining)
 
     def _improve_all(self) -> None:
         """Give sizes of the table the forms of others where these are faster."""
-        improved = [size for (size,) in sorted(self.result.table) if self._may_grow and self._improve(size)]
+        improved = [size for (size,) in sorted(self.result.table) if self._may_improve and self._improve(size)]
         if improved:
             self.settle()
 
@@ -178,7 +206,7 @@ class SizeTable:
         graph = result.table[covering,].graph
         if before.found and len(_different([before.graph, graph])) == 1:
             return False
-        after = result.fill((size,), self.args, self.kwargs, like=graph, budget=self.deadline.remaining)
+        after = self._filled(size, like=graph)
         if after.found and (not before.found or self._is_faster(size, after, before)):
             return True
         result.table[size,] = result.specializations[size,] = before
@@ -190,7 +218,7 @@ class SizeTable:
             return (seconds_of_call(one) or math.inf) < (seconds_of_call(other) or math.inf)
         timed = one.executable.machine.timed
         calls = {name: timed(self._call(size, run)).run for name, run in (("one", one), ("other", other))}
-        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=self._seconds).items()}
         return seconds["one"] < seconds["other"]
 
     def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float]:
@@ -205,7 +233,7 @@ class SizeTable:
             runs["padded"] = size - 1, self.result.covering(size - 1, [Chunk(0, size)])
         calls = {name: self._call(*run) for name, run in runs.items()}
         timed = {name: result.executable.machine.timed(call).run for name, call in calls.items()}
-        seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS).items()}
+        seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS, budget=self._seconds).items()}
         chunk = max(seconds["two"] / 2 - seconds["alone"], 0.0)
         return chunk, max(seconds.get("padded", seconds["alone"] + 2 * chunk) - seconds["alone"], 0.0)
 
@@ -220,6 +248,12 @@ class SizeTable:
                 return run(*args, **kwargs)
 
         return call
+
+
+def _own_seconds(result: DynamicSuperoptimized) -> dict[int, float]:
+    """Seconds of the function at sizes of the table, where they were measured beside those of kernels."""
+    duels = {size: made.report.baselines.get(EAGER) for (size,), made in result.table.items()}
+    return {size: duel.theirs.median for size, duel in duels.items() if duel is not None and duel.theirs is not None}
 
 
 def _middle(low: int, high: int) -> int | None:

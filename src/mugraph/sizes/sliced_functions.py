@@ -24,7 +24,7 @@ from mugraph.frontend.symbolic_axis import SizeMatters, check_slices
 from mugraph.ir.graph import Graph
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
-from mugraph.support.deadline import Deadline
+from mugraph.support.deadline import NO_LIMIT, Deadline
 
 _GENERIC = 64
 """Programs are compared at sizes up to this one: larger tensors tell nothing more."""
@@ -77,9 +77,6 @@ class SlicedFunction:
 
 def _with_size(shape: tuple[int, ...], dim: int | None, size: int) -> tuple[int, ...]:
     return shape if dim is None else (*shape[:dim], size, *shape[dim + 1 :])
-
-
-NO_LIMIT = Deadline(None)
 
 
 def sliced_function(

@@ -30,6 +30,7 @@ from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import measure
 from mugraph.runtime.call_plan import planned
 from mugraph.sizes.sliced_programs import Places
+from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.targets.cpu.machine import Cpu
 
 _RECOGNIZED = 4
@@ -142,14 +143,14 @@ class SlicedKernels:
         dims = dict(self._axes)
         return [tensor.narrow(dims[at], 0, count) if at in dims else tensor for at, tensor in enumerate(example)]
 
-    def agree_with(self, executable: Executable, example: Sequence[torch.Tensor]) -> bool:
+    def agree_with(self, executable: Executable, example: Sequence[torch.Tensor], deadline: Deadline = NO_LIMIT) -> bool:
         """Whether these kernels compute of the first slices of an example just what others do, which compute all, read no numbers
-        behind them and write none: at the smallest and largest sizes, and between."""
+        behind them and write none: at the smallest and largest sizes, and between. That is not so where the deadline passes."""
         with torch.inference_mode():
             wanted = executable(*example)
             read = sum(example[number].nbytes for number, _ in self._axes)
             counts = _corners(self.capacity) if read < _MANY_BYTES else sorted({1, self.capacity // 2 + 1, self.capacity})
-            return all(self._agree_at(count, example, wanted) for count in counts)
+            return all(not deadline.passed and self._agree_at(count, example, wanted) for count in counts)
 
     def _agree_at(self, count: int, example: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> bool:
         tensors = self.first(count, example)
@@ -222,16 +223,20 @@ def _anything(array: object) -> bool:
 
 
 def sliced_kernels(
-    executable: Executable, inputs: Places, outputs: Places, example: Sequence[torch.Tensor]
+    executable: Executable,
+    inputs: Places,
+    outputs: Places,
+    example: Sequence[torch.Tensor],
+    deadline: Deadline = NO_LIMIT,
 ) -> SlicedKernels | None:
-    """The kernels of a muGraph that compute its first slices; None where they cannot, or where their results for the first slices
-    of an `example` of all differ in a bit from those of its own kernels."""
+    """The kernels of a muGraph that compute its first slices; None where they cannot, where their results for the first slices
+    of an `example` of all differ in a bit from those of its own kernels, and where the deadline passes before that is known."""
     capacity = next(example[number].shape[dim] for number, dim in enumerate(inputs) if dim is not None)
     try:
         kernels = SlicedKernels(executable, inputs, outputs, capacity)
     except UnsupportedOperator:
         return None
-    return kernels if kernels.agree_with(executable, example) else None
+    return kernels if kernels.agree_with(executable, example, deadline) else None
 
 
 class InPart(NamedTuple):
@@ -243,22 +248,31 @@ class InPart(NamedTuple):
     parts: Mapping[int, float]
 
     @classmethod
-    def of(cls, executable: Executable, inputs: Places, outputs: Places, example: Sequence[torch.Tensor], low: int) -> InPart:
+    def of(
+        cls,
+        executable: Executable,
+        inputs: Places,
+        outputs: Places,
+        example: Sequence[torch.Tensor],
+        low: int,
+        deadline: Deadline = NO_LIMIT,
+    ) -> InPart:
         """Those of a muGraph, by inputs for all slices. Nothing is timed, and first slices are taken to need all the time."""
-        kernels = sliced_kernels(executable, inputs, outputs, example)
+        kernels = sliced_kernels(executable, inputs, outputs, example, deadline)
         return cls(executable, kernels, {} if kernels is None else {low: 1.0, kernels.capacity: 1.0})
 
-    def measured(self, example: Sequence[torch.Tensor]) -> InPart:
-        """The same, timed at a few sizes in turns with the kernels that compute all."""
+    def measured(self, example: Sequence[torch.Tensor], deadline: Deadline = NO_LIMIT) -> InPart:
+        """The same, timed at a few sizes in turns with the kernels that compute all, while there is time."""
         kernels = self.kernels
-        if kernels is None:
+        if kernels is None or deadline.passed:
             return self
         quarters = {max(kernels.capacity * quarter // 4, min(self.parts)) for quarter in range(4)}
         runs = {size: partial(kernels, *kernels.first(size, example)) for size in sorted(quarters) if size < kernels.capacity}
         calls = {f"{size}": run for size, run in runs.items()} | {"all": partial(self.executable, *example)}
         timed = {name: self.executable.machine.timed(call).run for name, call in calls.items()}
+        seconds_left = _SECONDS if deadline.remaining is None else min(_SECONDS, deadline.remaining)
         with torch.inference_mode():
-            seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS, budget=_SECONDS).items()}
+            seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS, budget=seconds_left).items()}
         parts = {size: seconds[f"{size}"] / seconds["all"] for size in runs}
         return self._replace(parts={**parts, kernels.capacity: 1.0})
 

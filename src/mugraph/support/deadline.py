@@ -41,3 +41,7 @@ class Deadline:
     def share(self, fraction: float) -> float | None:
         """That part of what is left."""
         return None if self.remaining is None else fraction * self.remaining
+
+
+NO_LIMIT = Deadline(None)
+"""One that never passes."""
