@@ -288,6 +288,15 @@ def test_a_size_for_which_nothing_was_found_takes_over_the_nearest_form() -> Non
     check(opt(x, W), exact(norm_linear, (x, W)))
 
 
+def test_a_first_call_at_a_size_writes_no_shapes_down_and_reads_no_input_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    opt = optimized("norm_linear")
+    size = next(size for size in range(95, 40, -1) if (size,) not in opt._runs and opt.plan(size).chunks[0].size > size)
+    for where in ("sliced_functions.SlicedFunction.exact_calling_at", "sliced_kernels.SlicedKernels._read"):
+        monkeypatch.setattr(f"mugraph.sizes.{where}", None)
+    x = drawn(size, 24)
+    check(opt(x, W), exact(norm_linear, (x, W)))
+
+
 def test_without_time_nothing_is_compiled_compared_or_timed_but_the_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = (drawn(4, 24), W)
     dynamic: dict[int | str, dict[int, Dim]] = {0: {0: BATCH}}

@@ -66,6 +66,17 @@ def test_plans_cover_and_are_the_cheapest(seed: int) -> None:
             assert not plan.chunks or is_cover(plan, size)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_chunks_that_are_not_looked_at_would_not_be_cheaper(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    sizes = rng.sample(range(1, 60), rng.randint(2, 6))
+    parts = {max(sizes): {1: rng.uniform(0.2, 1), max(sizes): 1.0}}
+    costs = Costs({size: rng.uniform(5, 10) + size * rng.uniform(0.1, 1) for size in sizes}, chunk=rng.uniform(0, 3), parts=parts)
+    plans = [costs.plan(size) for size in range(1, 64)]
+    monkeypatch.setattr(Costs, "_least", lambda *_: 0.0)
+    assert plans == [costs.plan(size) for size in range(1, 64)]
+
+
 def test_what_there_are_kernels_for_is_one_chunk() -> None:
     assert Costs(POWERS, chunk=1e-6).plan(64) == ChunkPlan((Chunk(0, 64),), POWERS[64])
 

@@ -19,7 +19,6 @@ from mugraph.checker.size_ranges import check_sizes
 from mugraph.cli.sizes_check import check_range
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.sizes.chunk_plans import Chunk
-from mugraph.sizes.covering import Covering
 from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.sizes.saved_sizes import LoadedSizes
 
@@ -70,7 +69,7 @@ def test_first_slices_are_computed_alone_when_read_back(folder: Path, monkeypatc
     loaded = DynamicSuperoptimized.load(folder)
     assert isinstance(loaded, LoadedSizes)
     assert loaded.plan(19).chunks == (Chunk(0, 20),)
-    monkeypatch.delattr(Covering, "_padded")
+    monkeypatch.delattr("mugraph.sizes.covering._Chunks._padded")
     memory, w = torch.full((40, 16), torch.nan), torch.randn(16, 24)
     x = memory[:19].normal_()
     torch.testing.assert_close(loaded(x, w)["y"], scores(x, w)["y"], rtol=1e-4, atol=1e-5)

@@ -43,11 +43,12 @@ class Costs:
         plans = [self._by_itself(size), *self._padded(size), *self._in_part(size)]
         if size in self.kernels:
             plans.append(ChunkPlan((Chunk(0, size),), self.kernels[size]))
+        best = min(plans, key=_seconds)
         sizes = sorted((known for known in self.kernels if known < size), reverse=True)
-        if sizes:
+        if sizes and self._least(size, sizes) < best.seconds:
             seconds, chosen = self._covered(size, sizes, 0, {})
-            plans.append(ChunkPlan(_placed(size, chosen), seconds))
-        return min(plans, key=_seconds)
+            best = min(best, ChunkPlan(_placed(size, chosen), seconds), key=_seconds)
+        return best
 
     def special(self, size: int) -> float:
         """Seconds that kernels for this very size would take, between what is known of its neighbours; the function, if that is
@@ -73,6 +74,10 @@ class Costs:
         """Larger kernels that compute so many slices alone."""
         larger = [known for known in self.parts if known > size and known in self.kernels]
         return [ChunkPlan((Chunk(0, known),), self.kernels[known] * between(self.parts[known], size)) for known in larger]
+
+    def _least(self, size: int, sizes: Sequence[int]) -> float:
+        """What chunks of smaller sizes, in descending order, take at least: so many are needed, and none of them costs less."""
+        return -(-size // sizes[0]) * (min(self.kernels[known] for known in sizes) + self.chunk)
 
     def _covered(
         self, rest: int, sizes: Sequence[int], first: int, known: dict[tuple[int, int], tuple[float, tuple[int, ...]]]

@@ -27,10 +27,7 @@ class CallingAtSize(Protocol):
 class Covering:
     """What runs a function at `size` by kernels for the sizes of `chunks`. Safe to call from several threads.
 
-    Chunks are views of the inputs where the dimension is their first. Kernels write their parts of the outputs in place there;
-    elsewhere these are copied. Of a lone chunk that is larger than the size the first slices are computed, by kernels of `parts`
-    if there are some for it. Else it gets its last slice repeated: what is computed besides is defined, and integers are places
-    of tables, where they are for the function. Its results are left out.
+    Of a lone chunk that is larger than the size the first slices are computed, by kernels of `parts` if there are some for it.
     """
 
     def __init__(
@@ -45,16 +42,8 @@ class Covering:
     ) -> None:
         self.size, self.calling = size, calling
         self._axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
-        self._places = list(zip(program.outputs, program.widths, strict=True))
-        self._chunks = [self._chunk(chunk, results[chunk.size]) for chunk in chunks]
-        reached = max(chunk.start + chunk.size for chunk in chunks)
-        self._part = parts.get(reached) if reached > size else None
-        self._rows = None if reached == size or self._part is not None else torch.arange(reached).clamp_(max=size - 1)
-        self._whole = [None if dim is None else _slice(dim, 0, size * width) for dim, width in self._places]
-        self._made = [
-            None if dim is None else (_with_size(tensor.shape, dim, size * width), TORCH_DTYPES[tensor.dtype])
-            for tensor, (dim, width) in zip(results[chunks[0].size].program.output_tensors, self._places, strict=True)
-        ]
+        part = parts.get(chunks[0].size) if chunks[0].size > size else None
+        self._outputs = _Chunks(self._axes, program, size, chunks, results) if part is None else part
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns; raises ShapeMismatch and InvalidInput as its results do."""
@@ -64,17 +53,45 @@ class Covering:
             for number, dim in self._axes:
                 if inputs[number].shape[dim] != self.size:
                     raise ShapeMismatch(f"an input has size {inputs[number].shape[dim]} where others have {self.size}")
-            if self._part is not None:
-                outputs = self._part(*inputs)
-            else:
-                outputs = self._outputs(inputs) if self._rows is None else self._padded(inputs, self._rows)
+            outputs = self._outputs(*inputs)
         except (InvalidInput, ShapeMismatch):
             self.calling.flatten(args, kwargs)  # which says what of the whole arguments does not fit
             raise
         return self.calling.unflatten(outputs, inputs)
 
-    def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs of the program for its inputs at this size."""
+
+class _Chunks:
+    """The outputs of a program at a size, by kernels for the sizes of chunks, of its inputs, which have the axis in `axes`.
+
+    Chunks are views of the inputs where the dimension is their first. Kernels write their parts of the outputs in place there;
+    elsewhere these are copied. A lone chunk that is larger than the size gets its last slice repeated: what is computed besides
+    is defined, and integers are places of tables, where they are for the function. Its results are left out.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[tuple[int, int]],
+        program: SlicedProgram,
+        size: int,
+        chunks: Sequence[Chunk],
+        results: Mapping[int, Superoptimized],
+    ) -> None:
+        self._axes = axes
+        self._places = list(zip(program.outputs, program.widths, strict=True))
+        self._chunks = [self._chunk(chunk, results[chunk.size]) for chunk in chunks]
+        reached = max(chunk.start + chunk.size for chunk in chunks)
+        self._rows = None if reached == size else torch.arange(reached).clamp_(max=size - 1)
+        self._whole = [None if dim is None else _slice(dim, 0, size * width) for dim, width in self._places]
+        self._made = [
+            None if dim is None else (_with_size(tensor.shape, dim, size * width), TORCH_DTYPES[tensor.dtype])
+            for tensor, (dim, width) in zip(results[chunks[0].size].program.output_tensors, self._places, strict=True)
+        ]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        return self._written(inputs) if self._rows is None else self._padded(inputs, self._rows)
+
+    def _written(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs, in which each chunk writes its part."""
         device = inputs[0].device
         outputs: list[Any] = [None if made is None else torch.empty(made[0], dtype=made[1], device=device) for made in self._made]
         for executable, read, written in self._chunks:

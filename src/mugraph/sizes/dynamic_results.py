@@ -244,7 +244,7 @@ class DynamicSuperoptimized(Shared):
         from mugraph.sizes.covering import Covering  # loads PyTorch
 
         assert self.sliced is not None
-        table = {size: result for (size,), result in self.table.items()}
+        table = {chunk.size: self.table[chunk.size,] for chunk in chunks}
         parts = {size: each.kernels for size, each in self.in_part.items() if each.kernels is not None}
         return Covering(self.sliced.calling_at(size), self.sliced.inputs, self.sliced.slice, size, chunks, table, parts)
 

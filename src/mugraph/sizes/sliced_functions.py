@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -64,8 +65,12 @@ class SlicedFunction:
         """Whether a muGraph of the function acts on slices, too."""
         return self.slice.is_acted_on_by(graph, self.inputs)
 
-    def calling_at(self, size: int) -> FunctionCalling:
+    def calling_at(self, size: int) -> CallingAtSize:
         """How the function is called at a size."""
+        return CallingAtSize(self, size)
+
+    def exact_calling_at(self, size: int) -> FunctionCalling:
+        """The same, with the shapes that arguments have then."""
         calling, dims = self.calling, iter(self.inputs)
         leaves = tuple(
             replace(leaf, shape=_with_size(leaf.shape, next(dims), size)) if leaf.is_tensor else leaf
@@ -73,6 +78,23 @@ class SlicedFunction:
         )
         parts = (calling.sources, calling.results, calling.strides, calling.inputs)
         return FunctionCalling(calling.name, replace(calling.arguments, leaves=leaves), *parts)
+
+
+class CallingAtSize:
+    """How a function that acts on slices is called at a size: shapes of arguments are only looked at where a call takes more than
+    its tensors in order, so they are written down by the first that does."""
+
+    def __init__(self, function: SlicedFunction, size: int) -> None:
+        self._function, self._size = function, size
+        self.plain, self.unflatten = function.calling.plain, function.calling.unflatten
+
+    @cached_property
+    def _exact(self) -> FunctionCalling:
+        return self._function.exact_calling_at(self._size)
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """As `FunctionCalling.flatten`."""
+        return self._exact.flatten(args, kwargs)
 
 
 def _with_size(shape: tuple[int, ...], dim: int | None, size: int) -> tuple[int, ...]:

@@ -236,7 +236,11 @@ def sliced_kernels(
         kernels = SlicedKernels(executable, inputs, outputs, capacity)
     except UnsupportedOperator:
         return None
-    return kernels if kernels.agree_with(executable, example, deadline) else None
+    if not kernels.agree_with(executable, example, deadline):
+        return None
+    with torch.inference_mode(False), torch.no_grad():
+        kernels(*kernels.first(1, example))  # by which calls at all sizes are recognized
+    return kernels
 
 
 class InPart(NamedTuple):
