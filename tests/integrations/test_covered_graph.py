@@ -18,6 +18,7 @@ from mugraph.integrations.background import Turn
 from mugraph.integrations.covered_graph import CoveredGraph, Run
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.torch_compile import compilations
+from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
 
 ALL: dict[str, Any] = {"budget": 120.0, "keep": "all", "strict": True}
 
@@ -46,6 +47,21 @@ def batch(*shape: int) -> torch.Tensor:
     x = torch.randn(*shape)
     torch._dynamo.mark_dynamic(x, 0)
     return x
+
+
+def test_kernels_compute_first_slices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 24), nn.SiLU()).eval()
+    fast = compiled(model)
+    with torch.no_grad():
+        fast(batch(20, 16))
+        monkeypatch.setattr(
+            Costs, "plan", lambda self, size: ChunkPlan((Chunk(0, min(each for each in (8, 32) if each > size)),), 1.0)
+        )
+        for where in ("graph_axis.GraphAxis.resized", "graph_axis.GraphAxis.cut"):  # nothing is padded, and nothing put together
+            monkeypatch.setattr(f"mugraph.integrations.{where}", None)
+        for size in (3, 5, 7, 9, 25, 31):
+            x = batch(size, 16)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_runs_at_any_size_without_being_compiled_again() -> None:

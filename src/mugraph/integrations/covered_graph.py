@@ -2,7 +2,8 @@
 
 Each slice of a result is the same function of slices of the arguments, at every size of the axis, which is symbolic
 (`mugraph.integrations.graph_axis`). So the graph runs in chunks (docs/theory.md, "Any size from slices"), whatever runs the parts
-of a chunk, kernels or PyTorch's own calls. Sizes of the table are a factor of four apart; they are added when a call is larger
+of a chunk, kernels or PyTorch's own calls. Where kernels run all of it, they may compute the first slices of a larger size alone
+(`mugraph.integrations.sliced_graph`). Sizes of the table are a factor of four apart; they are added when a call is larger
 than twice all of them, so there are as many as the logarithm of the largest size, up to a limit.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.integrations.background import Turn
 from mugraph.integrations.graph_axis import GraphAxis
+from mugraph.integrations.sliced_graph import SlicedGraph
 from mugraph.runtime.benchmarking import measure
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.covering import joined
@@ -107,12 +109,18 @@ class CoveredGraph:
 
     def _measure(self, size: int, arguments: Sequence[Any], seconds_left: float | None) -> None:
         run = self.specialized(arguments, seconds_left)
+        firsts: dict[str, Run] = {}
+        if isinstance(run, SlicedGraph):
+            quarters = {max(size * quarter // 4, self.axis.smallest) for quarter in range(4)} - {size}
+            firsts = {str(part): functools.partial(run.first, *self.axis.resized(arguments, part)) for part in sorted(quarters)}
         with _disable_current_modes(), torch.no_grad():
-            calls = {"ours": lambda: run(*arguments), "general": lambda: self.general(*arguments)}
+            calls: dict[str, Run] = {"ours": lambda: run(*arguments), **firsts}
+            calls |= {"general": lambda: self.general(*arguments)}
             seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
         self.table[size] = run
         kernels = {**self.costs.kernels, size: seconds["ours"]}
-        self.costs = Costs(kernels, {**self.costs.own, size: seconds["general"]})
+        parts = {**self.costs.parts, **({size: _parts(seconds, size)} if firsts else {})}
+        self.costs = Costs(kernels, {**self.costs.own, size: seconds["general"]}, parts=parts)
         self.runs.clear()  # there may be better plans
 
     def _run(self, size: int) -> Run:
@@ -122,6 +130,9 @@ class CoveredGraph:
             return self.general
         if len(chunks) == 1 and chunks[0].size == size and not self.axis.of_rows:
             return self.table[size]
+        only = self.table[chunks[0].size]
+        if chunks[0].size > size and isinstance(only, SlicedGraph):
+            return only.first
         runs = [(start, length, self.table[length]) for start, length in chunks]
 
         def run(*arguments: Any) -> list[Any]:
@@ -140,3 +151,9 @@ class CoveredGraph:
             return output
         part = output.narrow(place[0], 0, size * place[1])
         return part.flatten().view(part.shape)  # with the strides of its own shape where dimensions before have one element, too
+
+
+def _parts(seconds: Mapping[str, float], size: int) -> dict[int, float]:
+    """Which part of the time of all slices so many take, by what was measured of them."""
+    known = {int(name): each / seconds["ours"] for name, each in seconds.items() if name.isdigit()}
+    return {**known, size: 1.0}

@@ -64,6 +64,7 @@ from mugraph.integrations.covered_graph import CoveredGraph
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
+from mugraph.integrations.sliced_graph import sliced_graph
 from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph, is_compared
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, optimizer
@@ -405,9 +406,29 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgrou
         return within(arguments, options.budget)
 
     if axis is not None:
-        return CoveredGraph(general, within, axis, options.sizes, options.budget, options.strict, Turn(later))
+        at_size = functools.partial(_in_slices, options, module, axis, graphs, graph)
+        return CoveredGraph(general, at_size, axis, options.sizes, options.budget, options.strict, Turn(later))
     _log.info("sizes of a graph are optimized one by one, when they come the third time")
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
+
+
+def _in_slices(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    axis: GraphAxis,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    arguments: Sequence[Any],
+    budget: float | None,
+) -> Run:
+    """The optimized graph at the size of some arguments, which computes its first slices alone if its kernels can."""
+    deadline = Deadline(budget)
+    with _disable_current_modes():
+        ready = ready_to_cut(concrete(module, arguments))
+        plan = _planned(options, ready, graphs, graph, budget)
+        whole = plan.spliced(ready).forward
+        with torch.no_grad():
+            return sliced_graph(ready, plan, axis, arguments, whole, deadline) or whole
 
 
 def _with_row_parts(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm, graph: BackgroundGraph) -> Run | None:

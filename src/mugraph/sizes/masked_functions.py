@@ -35,7 +35,6 @@ from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.dims import Declared
 from mugraph.sizes.masked_calls import MaskedCalls
 from mugraph.sizes.sliced_functions import (
-    NO_LIMIT,
     bytes_of_slice,
     check_memory,
     check_questions,
@@ -43,7 +42,7 @@ from mugraph.sizes.sliced_functions import (
     compared_sizes,
     recorded,
 )
-from mugraph.support.deadline import Deadline
+from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.verifier import verify_graphs
 
 _SLOTS_MORE = 3

@@ -21,7 +21,6 @@ from mugraph.sizes.dims import Declared, Dim, Sizes
 from mugraph.sizes.rows import Rows
 from mugraph.sizes.sliced_functions import (
     GENERIC_BYTES,
-    NO_LIMIT,
     SlicedFunction,
     check_time,
     places_of,
@@ -29,7 +28,7 @@ from mugraph.sizes.sliced_functions import (
     sliced_function,
 )
 from mugraph.sizes.sliced_programs import SlicedProgram
-from mugraph.support.deadline import Deadline
+from mugraph.support.deadline import NO_LIMIT, Deadline
 
 _MOST = 13
 """Programs are compared at sizes of each dimension up to this one."""
