@@ -12,7 +12,7 @@ from mugraph.frontend import require_torch
 from mugraph.sizes.dims import Declared, Dynamic, Sizes
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, Optimize
 from mugraph.sizes.size_table import SizeTable
-from mugraph.support.deadline import Deadline
+from mugraph.support.deadline import NO_LIMIT, Deadline
 
 if TYPE_CHECKING:
     from mugraph.sizes.batched_results import BatchTable
@@ -59,7 +59,7 @@ def superoptimized_for_sizes(
             if not number or listed is not None or not deadline.passed:
                 result.fill(sizes, args, kwargs, budget=deadline.share(1 / (len(entries) - number)))
         if result.sliced is not None:
-            SizeTable(result, args, kwargs, deadline).settle()
+            SizeTable(result, args, kwargs, NO_LIMIT).settle()  # sizes that are listed may have all of the budget
         return result
     SizeTable(result, args, kwargs, deadline).fill()
     return result
