@@ -14,9 +14,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 import mugraph
 from mugraph import api
 from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch
+from mugraph.frontend import record
 from mugraph.frontend.files import load_function
-from mugraph.pieces import piece_optimizer
-from mugraph.pieces.cutting import _before_calls, _Clock, difference, timed_coverage
+from mugraph.frontend.recorded_graph import recorded_graph
+from mugraph.pieces import cutting, piece_optimizer
+from mugraph.pieces.cutting import _before_calls, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.selection.whole_programs import OptimizationSettings, Problem, superoptimized
@@ -244,6 +246,27 @@ def test_a_difference_is_named() -> None:
     assert difference(lambda x: x.double(), lambda x: x, one, {}).startswith("tensor 0: ")
 
 
+@pytest.mark.parametrize(("long", "alike", "calls"), [(True, True, 1), (True, False, 2), (False, True, 2)])
+def test_of_a_long_function_that_does_the_same_again_one_call_is_made(
+    monkeypatch: pytest.MonkeyPatch, long: bool, alike: bool, calls: int
+) -> None:
+    monkeypatch.setattr(cutting, "_LONG_SECONDS", 0.0 if long else 1e9)
+    made: list[str] = []
+
+    def counted(name: str, wrong: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            made.append(name)
+            return x + (made.count(name) == wrong)
+
+        return call
+
+    one = (torch.ones(3),)
+    assert difference(counted("result", 0), counted("function", 0), one, {}, alike=alike) == ""
+    assert (made.count("function"), made.count("result")) == (calls, 2)
+    made.clear()
+    assert difference(counted("result", 2), counted("function", 0), one, {}, alike=alike) != ""
+
+
 def numbers(x: torch.Tensor) -> dict[str, Any]:
     return {"positive": (x > 0).sum().item(), "mean": x.mean().item(), "any": (x > 9).any().item(), "shares": (2 * x).softmax(1)}
 
@@ -358,8 +381,20 @@ def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.Mon
     assert not opt.found
 
 
-@pytest.mark.parametrize(("slowdown", "seconds"), [(1.0, 57.0), (2.0, 54.0), (100.0, 42.0)])
-def test_programs_leave_time_for_calls_of_the_whole(monkeypatch: pytest.MonkeyPatch, slowdown: float, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("slowdown", "call", "seconds"), [(1.0, 0.1, 57.0), (2.0, 0.1, 54.0), (100.0, 0.1, 42.0), (1.0, 0.5, 55.0), (2.0, 0.5, 50.0)]
+)
+def test_programs_leave_time_for_calls_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, slowdown: float, call: float, seconds: float
+) -> None:
     monkeypatch.setattr("mugraph.pieces.cutting.slowdown", lambda: slowdown)
-    assert _before_calls(Deadline(60.0)).remaining == pytest.approx(seconds, abs=0.1)
-    assert _before_calls(Deadline(None)).remaining is None
+    assert _before_calls(Deadline(60.0), call).remaining == pytest.approx(seconds, abs=0.1)
+    assert _before_calls(Deadline(None), call).remaining is None
+
+
+def test_what_a_call_takes_is_predicted_by_what_it_computes_and_moves() -> None:
+    few, many = (
+        _seconds_of_a_call(recorded_graph(record(torch.matmul, (torch.ones(n, 64), torch.ones(64, 64))), ()), "cpu")
+        for n in (64, 4096)
+    )
+    assert many > 20 * few > 0

@@ -20,18 +20,21 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map_only
 
+from mugraph.devices import device_for
 from mugraph.devices.host import slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.graph_passes import ready_to_cut
+from mugraph.frontend.node_traits import work_of_call
 from mugraph.frontend.objects import leaves_of, opened
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.splice import STEP, Step
-from mugraph.frontend.torch_casts import name_of, widened
+from mugraph.frontend.torch_casts import draws_random_numbers, name_of, widened
 from mugraph.frontend.torch_trace import RecordedCall
+from mugraph.ir.dtypes import DType
 from mugraph.pieces.data import CutGraph
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
@@ -52,8 +55,11 @@ _PLACE = re.compile(r"^operator aten\.\w+( \([^)]*\))?: ")
 """What a reason begins with that says where the call is."""
 _ROUNDS = 5
 """Calls of which each part is timed."""
-_CALLS_SECONDS, _CALLS_SHARE = 3.0, 0.3
-"""Seconds of a quiet machine for calls of the whole beside the function's, and the largest part of the budget for them."""
+_CALLS_SECONDS, _CALLS, _CALLS_SHARE = 3.0, 10, 0.3
+"""Seconds of a quiet machine for calls of the whole beside the function's, for how many there is time at least, and the largest
+part of the budget for them."""
+_LONG_SECONDS = 0.2
+"""A call that takes longer is not repeated without need."""
 
 
 def superoptimized_in_pieces(
@@ -93,7 +99,7 @@ def superoptimized_in_pieces(
             recorded.module,
             recorded.device,
             optimizer,
-            _before_calls(deadline) if compares else deadline,
+            _before_calls(deadline, _seconds_of_a_call(recorded, settings.target)) if compares else deadline,
             why=f" in the function, {why}",
             written=recorded.written,
         )
@@ -105,10 +111,19 @@ def superoptimized_in_pieces(
     return _beside(_fastest(results, example_inputs), call.fn, example_inputs, machine, settings, deadline, tell)
 
 
-def _before_calls(deadline: Deadline) -> Deadline:
-    """The deadline of the programs, which leaves time for calls of the whole."""
+def _before_calls(deadline: Deadline, seconds: float) -> Deadline:
+    """The deadline of the programs, which leaves time for calls of the whole, of so many predicted seconds each."""
     left = deadline.remaining
-    return deadline if left is None else Deadline(left - min(_CALLS_SECONDS * slowdown(), _CALLS_SHARE * left))
+    if left is None:
+        return deadline
+    return Deadline(left - min(max(_CALLS_SECONDS, _CALLS * seconds) * slowdown(), _CALLS_SHARE * left))
+
+
+def _seconds_of_a_call(recorded: RecordedGraph, target: str) -> float:
+    """What a call of the recorded function takes at least, by the description of the target's device."""
+    device, work = device_for(target), [work_of_call(node) for node in recorded.module.graph.nodes if node.op == "call_function"]
+    computing = sum(each.flops for each in work) / device.matmul_flops[DType.FP32]
+    return max(computing, sum(each.bytes for each in work) / device.memory_bandwidth)
 
 
 def _lies_on(machine: Machine, example_inputs: ExampleInputs) -> bool:
@@ -148,7 +163,7 @@ def _beside(
     args, kwargs = _copies(arguments_of(example_inputs))
     with _unchanged(_written(result, args, kwargs)) as again:
         tell(Event("compare", "what the result returns, and the function", deadline.elapsed))
-        why = difference(result, fn, args, kwargs)
+        why = difference(result, fn, args, kwargs, alike=_is_alike_again(result))
         if why:
             coverage = _all_left(result, f"kernels give something else than the function: {why}")
             return with_report(result, fn, found=False, coverage=coverage, total_seconds=deadline.elapsed)
@@ -163,10 +178,19 @@ def _beside(
     return with_report(result, None if clear else fn, coverage=coverage, **changes)
 
 
-def difference(result: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _is_alike_again(result: Partitioned) -> bool:
+    """Whether another call of the function does what the first one did: it writes to nothing and draws no random numbers."""
+    recorded = result.cut.recorded
+    return not recorded.writes and not any(map(draws_random_numbers, recorded.module.graph.nodes))
+
+
+def difference(
+    result: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, alike: bool = False
+) -> str:
     """Where a call of a result gives or leaves other tensors than one of the function, beyond rounding; "" where it does not.
 
-    Integers and booleans must be equal. Numbers may differ by the root of their type's epsilon times the largest among them:
+    Both are called twice; of a function that takes long and does `alike` again, one call stands for both. Integers and booleans
+    must be equal. Numbers may differ by the root of their type's epsilon times the largest among them:
     each program was compared with float64 before, so that this looks for parts that were put together wrongly.
     """
     calls = []
@@ -175,7 +199,11 @@ def difference(result: Callable[..., Any], fn: Callable[..., Any], args: Sequenc
         states: list[Any] = []
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
-            for _ in range(2):  # weights are packed in the second call
+            started = time.perf_counter()
+            states.append(_copies((called(*own_args, **own_kwargs), own_args, own_kwargs)))
+            if alike and called is fn and time.perf_counter() - started > _LONG_SECONDS:
+                states.append(states[0])
+            else:  # weights are packed in the second call
                 states.append(_copies((called(*own_args, **own_kwargs), own_args, own_kwargs)))
         calls.append([torch.as_tensor(leaf) for leaf in leaves_of(states) if isinstance(leaf, torch.Tensor | int | float)])
     for number, (wanted, got) in enumerate(zip(*calls, strict=True)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ ONE_THREAD = f"{EAGER}, one thread"
 """The same where PyTorch uses no other thread: of a small call, waking threads that sleep takes longer than their help saves."""
 _SMALL_SECONDS = 1e-3
 """A call of the function that takes less is small."""
+_FIRST_SECONDS = 0.1
+"""The first call of a small one takes less."""
 _MEASURING_SECONDS = 20.0
 """After this time no further round starts."""
 
@@ -103,18 +106,22 @@ def compare(
         return functools.partial(function, *args, **(kwargs or {}))
 
     unavailable: dict[str, str] = {}
+    first = math.inf
     with torch.no_grad(), suppress(Exception):  # tensors that the function keeps for later calls are then usual ones
+        started = time.perf_counter()
         calling(fn)()
+        first = time.perf_counter() - started
     with torch.inference_mode():
         contestants = {OURS: machine.timed(calling(optimized))}
         for name, made in _variants(fn, compiled).items():
             try:
                 baseline = calling(made())
-                baseline()
+                if name != EAGER or math.isinf(first):
+                    baseline()
                 contestants[name] = machine.timed(baseline)
             except Exception as error:  # whatever the compiler stack raises is the reason shown to the user
                 unavailable[name] = _reason(error)
-        if EAGER in contestants and isinstance(machine, Cpu) and torch.get_num_threads() > 1 and _is_small(calling(fn)):
+        if isinstance(machine, Cpu) and torch.get_num_threads() > 1 and first < _FIRST_SECONDS and _is_small(calling(fn)):
             contestants[ONE_THREAD] = machine.timed(_on_one_thread(calling(fn)))
         while True:
             try:
@@ -157,8 +164,10 @@ def _on_one_thread(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _is_small(call: Callable[[], Any]) -> bool:
-    """Whether the quickest of a few calls is small."""
-    return min(measure({EAGER: call}, budget=_SMALL_SECONDS)[EAGER]) < _SMALL_SECONDS
+    """Whether the quickest of a few calls is small; one that fails is none."""
+    with suppress(Exception):
+        return min(measure({EAGER: call}, budget=_SMALL_SECONDS)[EAGER]) < _SMALL_SECONDS
+    return False
 
 
 def _reason(error: Exception) -> str:
