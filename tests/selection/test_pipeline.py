@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from mugraph.errors import BudgetExceeded
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.results.data import Rejection
 from mugraph.runtime import build
@@ -16,7 +18,7 @@ from mugraph.selection.qualification import Contestant, Proved, Qualifier
 from mugraph.support import deadline
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import silent
-from mugraph.verifier import verify_graphs
+from mugraph.verifier import FloatReport, verify_graphs
 
 
 def lengths(*, of_factors: bool) -> Graph:
@@ -147,6 +149,31 @@ def test_late_in_a_budget_one_is_proved_before_the_careful_measurement(
     kept = qualifier.rank_and_prove(entries, random_tensors(program, seed=0))
     assert "".join(done) == stages
     assert [(each.entry.graph, each.entry.latency) for each in kept] == [(program, 1.5e-3), (slower, 2e-3)]
+
+
+@pytest.mark.parametrize(
+    ("least", "other", "asked"),
+    [(0.1, 2.0, True), (math.inf, math.inf, True), (math.inf, 0.1, True), (2.0, 0.1, False), (math.inf, 2.0, False)],
+)
+def test_no_comparison_with_float64_begins_whose_calls_take_longer_than_there_is(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, least: float, other: float, asked: bool
+) -> None:
+    """There are eight kinds of inputs, and the original is called for one. Who was not measured is as quick as the quickest."""
+    program = lengths(of_factors=False)
+    qualifier, begun = qualifier_for(program, 10.0), []
+
+    def floats(entry: Contestant, **_: object) -> FloatReport:
+        begun.append(entry)
+        raise BudgetExceeded("the budget ended")
+
+    monkeypatch.setattr(qualifier, "floats", floats)
+    entry = Contestant(program, 1.0, build(program, "cpu"), latency=least, least=least)
+    behind = Contestant(lengths(of_factors=True), 1.0, entry.executable, latency=other, least=other)
+    qualifier.tried[behind.graph] = None
+    assert qualifier.prove([entry, behind]) == []
+    assert bool(begun) is asked
+    assert [rejection.unfinished for rejection in qualifier.rejected] == [True]
+    assert ("calls take 18.0 s" in qualifier.rejected[0].reason) is not asked
 
 
 def test_what_was_proved_early_is_kept_where_time_is_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests,
 from mugraph.verifier.block_samples import BlockSample
 from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
-from mugraph.verifier.float_checks import Runner
+from mugraph.verifier.float_checks import Runner, kinds
 
 _COMPILED = 16
 """Proposals that are compiled and timed roughly, best predicted cost first."""
@@ -307,11 +307,25 @@ class Qualifier:
                     if self.deadline.passed or (some and (enough.passed or not self.deadline.allows(self.longest_proof))):
                         continue
                     begun = self.deadline.elapsed
-                    self.tried[entry.graph] = self._proved(entry, f"candidate {found + 1}")
+                    hopeless = self._has_no_time_for(entry, ranked)
+                    self.tried[entry.graph] = None if hopeless else self._proved(entry, f"candidate {found + 1}")
                     self.longest_proof = max(self.longest_proof, self.deadline.elapsed - begun)
                 found += self.tried[entry.graph] is not None
         proofs = ((entry, self.tried.get(entry.graph)) for entry in ranked)
         return [replace(proved, entry=entry) for entry, proved in proofs if proved is not None][:most]
+
+    def _has_no_time_for(self, entry: Contestant, others: Sequence[Contestant]) -> bool:
+        """Whether the budget ends before the calls of the comparison with float64 would: of all kinds of inputs, and one of the
+        original, as quick as the quickest of the entry was, or of those that were measured. Says so among the rejections."""
+        measured = [each.least for each in (entry, *others) if math.isfinite(each.least)]
+        if not (measured and entry.executable.machine.available):
+            return False
+        seconds = (1 + len(list(kinds()))) * (entry.least if math.isfinite(entry.least) else min(measured))
+        if seconds < self._share(1.0):
+            return False
+        why = f"the budget ends before the comparison with float64 would, whose calls take {seconds:.1f} s; raise it"
+        self.rejected.append(Rejection("float", why, entry.cost, unfinished=True))
+        return True
 
     def settle(self, kept: Sequence[Proved], original: Contestant, inputs: Sequence[Any]) -> tuple[list[Proved], Contestant]:
         """The kept ones, fastest first, and the original, all timed in the same rounds.
