@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mugraph.frontend.library import is_constant
 from mugraph.frontend.partition import partition
-from mugraph.integrations import background, torch_compile, trained_graph
+from mugraph.integrations import background, torch_compile, trained_graph, waiting
 from mugraph.integrations.torch_compile import compilations
 from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph
 from mugraph.pieces import piece_optimizer
@@ -53,7 +53,8 @@ def _store(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(waiting.notice, "said", True)  # on a slow machine it would be
     torch._dynamo.reset()
     compilations.clear()
     piece_optimizer.optimizer.cache_clear()

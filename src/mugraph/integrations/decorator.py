@@ -288,8 +288,6 @@ class Settings:
             raise InvalidInput("background=True takes sizes as they come: leave dynamic out")
         if self.background and self.constants:
             raise InvalidInput("background=True optimizes pieces, which have no names for their inputs: leave constants out")
-        if self.background and self.progress is not None:
-            raise InvalidInput("background=True searches in another process: leave progress out, graphs() say how far it is")
         if self.target is not None:
             object.__setattr__(self, "target", resolved(self.target))
             device_for(self.target)
@@ -303,7 +301,7 @@ class Settings:
     @property
     def of_pieces(self) -> dict[str, Any]:
         """Those of what `torch.compile` runs."""
-        return self.of_all | {name: getattr(self, name) for name in ("cache", "pack", "background")}
+        return self.of_all | {name: getattr(self, name) for name in ("cache", "pack", "background", "progress")}
 
     @property
     def of_functions(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,6 +67,7 @@ from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
 from mugraph.integrations.sliced_graph import sliced_graph
 from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph, is_compared
+from mugraph.integrations.waiting import tell, waiting
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, optimizer
 from mugraph.pieces.plan import OwnKernels, Plan, plans
@@ -569,7 +571,11 @@ def _planned(
     """The plan of what is ready to be cut, for `graph` to run, within a budget that is all that was asked for or a share of it;
     `improved` is given better and better ones before, `written` is as in `ways_in_place`."""
     deadline, chosen = Deadline(budget), _optimizer(options)
-    with _disable_current_modes():  # Dynamo's, under which tensors have no data
+    calls = sum(node.op == "call_function" for node in module.graph.nodes)
+    limit = "without a limit of time" if budget is None else f"for up to {budget:.0f} seconds"
+    _log.info("kernels are searched for a graph of %d calls, %s", calls, limit)
+    with waiting(options.progress, deadline) if not options.background else nullcontext(), _disable_current_modes():
+        # Dynamo's modes, under which tensors have no data
         choices = plans(module, target_row(options.target).tensors, chosen, deadline, graphs, improved=improved, written=written)
         plan = choices[0] if len(choices) == 1 else _fastest(module, choices)
     reasons = Counter(f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in plan.lost.items())
@@ -586,7 +592,8 @@ def _planned(
 
 def _optimizer(options: PieceOptions) -> Optimizer:
     """The optimizer of this process for these options, which has another process search where calls are not to wait."""
-    return optimizer(options, queue.check, queue.search) if options.background else optimizer(options)
+    alike = replace(options, progress=None)  # whoever is told
+    return optimizer(alike, queue.check, queue.search) if options.background else optimizer(alike, tell)
 
 
 def _fastest(module: fx.GraphModule, choices: Sequence[Plan]) -> Plan:

@@ -78,8 +78,8 @@ class PieceOptions:
     `background` calls are answered at once, by PyTorch until there are kernels, and programs are searched in another process
     (`mugraph.integrations.background`). With `strict` a piece that cannot be optimized is an error instead of a line in the log.
     With `pack`, weights of convolutions and linear layers that the library runs are kept in its own layout too, which takes
-    their memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others are as in
-    `mugraph.superoptimize`.
+    their memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others, `progress`
+    among them, are as in `mugraph.superoptimize`.
     """
 
     target: str = "cpu"
@@ -96,6 +96,7 @@ class PieceOptions:
     profile: bool = True
     pack: bool = True
     background: bool = False
+    progress: ProgressCallback | bool | None = None
 
     def __post_init__(self) -> None:
         if self.keep not in get_args(Keep):
@@ -107,6 +108,12 @@ class PieceOptions:
                 raise InvalidInput(f"option {name}={getattr(self, name)!r}: use True or False")
         if self.strict and self.background:
             raise InvalidInput("option strict=True: with background=True calls are answered before anything could be raised")
+        if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
+            raise InvalidInput(f"option progress={self.progress!r}: use True, or a function of a mugraph.support.progress.Event")
+        if self.progress and self.background:
+            raise InvalidInput(
+                "option progress: with background=True no call waits; mugraph.integrations.background.graphs() say how far it is"
+            )
         if not isinstance(self.space, SearchSpace | None):
             raise InvalidInput(f"option space={self.space!r}: use a mugraph.SearchSpace")
         if isinstance(self.cache, str):
@@ -190,7 +197,7 @@ class Optimizer:
     def __init__(
         self,
         options: PieceOptions,
-        tell: ProgressCallback | None = None,
+        tell: ProgressCallback = silent,
         elsewhere: Elsewhere | None = None,
         serving: bool = False,
     ) -> None:
@@ -198,7 +205,7 @@ class Optimizer:
         used (see `untested`), and what an earlier process had too little time for is not tried again with as much."""
         self.options = options
         self.tell = tell
-        """Who is told how far it is, and wants what was found until Ctrl-C; None where Ctrl-C is to end everything."""
+        """Who is told how far it is."""
         self.elsewhere = elsewhere
         """What searches for programs that nothing is kept of; None where it is done here."""
         self.interrupted = False
@@ -234,11 +241,12 @@ class Optimizer:
     @property
     def kept_joins(self) -> KeptJoins | None:
         """The larger programs of graphs that earlier processes tried; None where these are tried anew."""
-        return KeptJoins(Store.of(self.options.cache), self.options.budget) if self._recalls_unfinished else None
+        return KeptJoins(Store.of(self.options.cache), self.options.budget) if self._waited_for else None
 
     @property
-    def _recalls_unfinished(self) -> bool:
-        """Whether what an earlier process had too little time for is not tried again with as much."""
+    def _waited_for(self) -> bool:
+        """Whether calls of a model wait: Ctrl-C ends everything, and what an earlier process had too little time for is not tried
+        again with as much. Elsewhere what was found until Ctrl-C is wanted."""
         return self._serving and self.elsewhere is None
 
     def untested(self, results: Iterable[Superoptimized]) -> list[Untested]:
@@ -327,7 +335,7 @@ class Optimizer:
                 return PieceOutcome(None, _out_of_time("it was searched"), late=True)
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)), again)
             if result.report.interrupted:
-                if self.tell is None:  # who presses Ctrl-C while a model compiles wants his program to end
+                if self._waited_for:  # who presses Ctrl-C while a model compiles wants his program to end
                     raise KeyboardInterrupt
                 self.interrupted = True
             return PieceOutcome(result, self._objection(piece, result))
@@ -345,8 +353,8 @@ class Optimizer:
         optimized, untested = superoptimize_program, list[Mapping[str, Any]]()
         if self.elsewhere is not None:
             optimized = functools.partial(superoptimize_program_elsewhere, elsewhere=self.elsewhere)
-        tell, postpone = silent if self.tell is None else self.tell, untested.append if self._serving else None
-        result = optimized(piece.program, budget=budget, tell=tell, postpone=postpone, **wanted)
+        postpone = untested.append if self._serving else None
+        result = optimized(piece.program, budget=budget, tell=self.tell, postpone=postpone, **wanted)
         for document in untested:
             self._untested[result.executable] = Untested(piece.program, document, OptimizationSettings(**wanted))
         return result
@@ -370,7 +378,7 @@ class Optimizer:
             "constants": self._weights(piece),
             "asked": options.budget if self._serving else None,
             "enough": None if share is None else share.enough,
-            "unfinished": self._recalls_unfinished and not again,
+            "unfinished": self._waited_for and not again,
         }
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
@@ -470,7 +478,7 @@ def _out_of_time(until: str) -> str:
 
 
 @functools.cache
-def optimizer(options: PieceOptions, tell: ProgressCallback | None = None, elsewhere: Elsewhere | None = None) -> Optimizer:
+def optimizer(options: PieceOptions, tell: ProgressCallback = silent, elsewhere: Elsewhere | None = None) -> Optimizer:
     """The optimizer of this process for these options, for models that are to be served."""
     return Optimizer(options, tell, elsewhere, serving=True)
 

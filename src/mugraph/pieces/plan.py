@@ -34,7 +34,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import Event, silent
+from mugraph.support.progress import Event
 
 _log = logging.getLogger("mugraph.torch_compile")
 _MEMORY = 0.5
@@ -142,7 +142,7 @@ def plans(
     graph is cut. `improved` is given plans with the programs that kernels run so far, images being contiguous; `written` is as in
     `ways_in_place`.
     """
-    tell = optimizer.tell or silent
+    tell = optimizer.tell
     in_place = ways_in_place(module.graph, written or {})
     planner = _Planner.of(module.graph, device, optimizer, deadline, dict(graphs or {}), improved, in_place)
     whole = planner.cut_around_joined()
@@ -233,7 +233,7 @@ class _Planner:
         free = {node for piece, outcome in outcomes.items() if not outcome.runs for node in piece.nodes}
         layers = linear_layers(free.union(left.node for left in whole.left), self.cutter.device)
         if self.optimizer.options.profile:  # of all: programs that are cut anew around some may come to nothing
-            timed = library.faster((*layers, *self.layers) if layers else (), deadline, self.optimizer.tell or silent)
+            timed = library.faster((*layers, *self.layers) if layers else (), deadline, self.optimizer.tell)
             layers = within_memory([each for each in timed if each in layers])
         if free.isdisjoint(layer.product for layer in layers):
             return whole.with_library(layers), outcomes
@@ -340,7 +340,7 @@ def _with_layers_of_lost(plan: Plan, device: str, optimizer: Optimizer, deadline
     if optimizer.library is None or not layers:
         return plan
     if optimizer.options.profile:
-        layers = optimizer.library.faster(layers, deadline, optimizer.tell or silent)
+        layers = optimizer.library.faster(layers, deadline, optimizer.tell)
     fitting = within_memory([*plan.partition.library, *layers])
     return replace(plan, partition=plan.partition.with_library(each for each in layers if each in fitting))
 
@@ -378,4 +378,4 @@ def _ways(graph: fx.Graph, device: str, optimizer: Optimizer, deadline: Deadline
     images = convolutions(graph, device)
     if not optimizer.options.profile:
         return Ways.untimed(images)
-    return Ways.of(images, optimizer.library, deadline, optimizer.tell or silent)
+    return Ways.of(images, optimizer.library, deadline, optimizer.tell)

@@ -1,4 +1,4 @@
-"""What a waiting user is told: a bar on a terminal and in a notebook, plain lines elsewhere, nothing in a library by default."""
+"""What a waiting user is told who asks: a bar on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
