@@ -35,6 +35,19 @@ def test_a_function_and_its_inputs(write: Write) -> None:
     assert loaded.name == "add"
 
 
+def test_inputs_by_name(write: Write) -> None:
+    file = write(
+        "def example_inputs():\n    return {'y': 3, 'x': 2}\ndef power(x, z=1, y=0):\n    return x**y + z\n"
+        "def named(x, *, y):\n    return x**y\nclass Module:\n"
+        "    def __call__(self, *args):\n        return self.forward(*args)\n"
+        "    def forward(self, x, y):\n        return x**y\nmodule = Module()\n"
+    )
+    assert load_function(f"{file}:power").example_inputs() == (2, 1, 3)
+    assert load_function(f"{file}:module").example_inputs() == (2, 3)
+    with pytest.raises(InvalidInput, match="gives 2 arguments, of which named takes y by name alone; wrap it in a function"):
+        load_function(f"{file}:named").example_inputs()
+
+
 def test_functions_of_one_file_share_what_is_in_it(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(
         "from typing import NamedTuple\nimport torch\nW = torch.randn(8, 4)\nclass Pair(NamedTuple):\n    first: torch.Tensor\n"
@@ -126,6 +139,11 @@ def test_the_line_at_fault_is_named_for_relative_paths_too(write: Write, monkeyp
             "def example_inputs():\n    return [][1]",
             r"user.py:3: example_inputs\(\) fails with IndexError: list index out of range",
         ),
+        (
+            "def example_inputs(): return 1, 2",
+            r"gives 2 arguments, f takes \(x\): too many .*; put functions of different arguments",
+        ),
+        ("def example_inputs(): return {'y': 1}", r"gives 1 argument, f takes \(x\): missing a required argument: 'x'"),
         ("def example_inputs(n): return (n,)", r"example_inputs\(\) fails with TypeError: .*missing 1 required"),
     ],
 )

@@ -39,7 +39,7 @@ def check_pieces(folder: Path, word: str | None, rounds: int | None, json_output
         parts["function"] = _NOBODYS if word is None else _function(word, saved)
     except MugraphError as error:
         parts = {"calls": Part(Status.REFUSED, str(error))}
-    what = f"{len(programs)} programs, with calls of PyTorch between them"
+    what = f"{len(programs)} program{'s' * (len(programs) != 1)}, with calls of PyTorch between them"
     return answered(folder, what, programs, parts, word is not None, json_output)
 
 

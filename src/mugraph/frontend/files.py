@@ -10,7 +10,7 @@ import inspect
 import itertools
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
@@ -36,7 +36,8 @@ class FileFunction:
     def example_inputs(self) -> tuple[Any, ...]:
         """What the file's `example_inputs()` returns, as positional arguments; nothing for a Program.
 
-        Raises InvalidInput when the file has no such function, when it fails, and when it gives no sequence of arguments.
+        Raises InvalidInput when the file has no such function, when it fails, and when it gives no arguments, or others than the
+        function takes.
         """
         if isinstance(self.function, Program):
             return ()
@@ -48,9 +49,30 @@ class FileFunction:
             inputs = make()
         if hasattr(inputs, "dtype"):  # a lone tensor is a sequence of its rows, which nobody means
             return (inputs,)
-        if not isinstance(inputs, (tuple, list)):
+        if not isinstance(inputs, (tuple, list, Mapping)):
             raise InvalidInput(f"{EXAMPLE_INPUTS}() of {self.path} returns {type(inputs).__name__}; return a tuple of tensors")
-        return tuple(inputs)
+        return self._by_position(inputs)
+
+    def _by_position(self, inputs: Sequence[Any] | Mapping[str, Any]) -> tuple[Any, ...]:
+        function: Any = self.function
+        given, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+        try:
+            signature = inspect.signature(getattr(function, "forward", function))
+        except ValueError:  # of a function of C
+            return (*given, *named.values())
+        what = f"{EXAMPLE_INPUTS}() of {self.path} gives {len(inputs)} argument{'s' * (len(inputs) != 1)}"
+        try:
+            bound = signature.bind(*given, **named)
+        except TypeError as error:
+            remedy = "put functions of different arguments into different files"
+            raise InvalidInput(f"{what}, {self.name} takes {signature}: {error}; {remedy}") from None
+        if named:
+            bound.apply_defaults()
+        if bound.kwargs:
+            raise InvalidInput(
+                f"{what}, of which {self.name} takes {', '.join(bound.kwargs)} by name alone; wrap it in a function"
+            )
+        return bound.args
 
 
 def is_file_function(text: str) -> bool:
