@@ -205,6 +205,21 @@ def test_what_is_no_program_runs_in_pieces() -> None:
     assert w.grad is not None
 
 
+def test_a_look_into_tensors_leaves_the_function_which_is_not_called_once_more() -> None:
+    seen: list[torch.Tensor] = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        if x.sum() > 0:
+            seen.append(x)
+        return x * 2
+
+    optimized = mugraph.optimize(counted, budget=120.0)
+    with pytest.warns(LeftToPyTorch, match="control flow depends on the values .*torch.compile"):
+        assert torch.equal(optimized(torch.ones(4)), torch.full((4,), 4.0))
+    assert len(seen) == 1
+
+
 def test_what_has_no_kernels_runs_as_ever() -> None:
     optimized = mugraph.optimize(lambda x: x.logcumsumexp(0)[1:], budget=120.0)
     with pytest.warns(LeftToPyTorch, match="no piece of it runs as kernels.*logcumsumexp"):

@@ -347,7 +347,8 @@ def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
         return UnsupportedOperator(f"{where}: flex_attention is compiled by PyTorch before it can be traced; {remedy}")
     text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     if isinstance(error, (GuardOnDataDependentSymNode, DataDependentOutputException)):
-        return UnsupportedOperator(f"{where}: control flow depends on the values of a tensor; it may depend on shapes only")
+        remedy = "it may depend on shapes only, or use torch.compile(backend='mugraph')"
+        return UnsupportedOperator(f"{where}: control flow depends on the values of a tensor; {remedy}")
     if "is mutated in the forward" in text:
         return InvalidInput(f"{where} changes a tensor it closes over; return the new value instead")
     if isinstance(error, (RuntimeError, ValueError)) and _SHAPE_COMPLAINT.search(text):
