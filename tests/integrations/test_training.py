@@ -28,6 +28,7 @@ from mugraph.targets.machine import machine_for
 aten = torch.ops.aten
 WIDTH = 32
 X = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(0))
+ARRAY = torch.randn(8, WIDTH).numpy()
 ALL: dict[str, Any] = {"keep": "all", "budget": 120.0, "profile": False}
 
 
@@ -555,6 +556,7 @@ def test_steps_are_compared_that_change_what_was_computed(
         [torch.randn(8, 2 * WIDTH)[:, ::2], torch.randn(WIDTH).expand(8, WIDTH), torch.randn(WIDTH, 8).t(), 3],
         [X, X[2:4], X[:, 1:5], X.view(-1)[7:], X.view(torch.int32)[5], X[:0]],
         [torch.randn(3, 4, dtype=torch.complex64).conj(), torch.zeros(2, 0), torch.ones(1, dtype=torch.bool), None],
+        [torch.from_numpy(ARRAY[:4]), torch.from_numpy(ARRAY), torch.from_numpy(ARRAY[:2])],
     ],
 )
 def test_copies_lie_like_what_they_were_made_of(arguments: list[Any]) -> None:

@@ -126,8 +126,11 @@ def _copies(arguments: Sequence[Any]) -> list[Any]:
     """Arguments with memory of their own: tensors lie in it as they do in theirs, side by side, spread or one over the other."""
     plain = [each for each in arguments if _is_plain(each)]
     spans: dict[int, tuple[int, int]] = {}
-    for tensor in plain:
-        memory, (begin, end) = tensor.untyped_storage().data_ptr(), _span(tensor)
+    storages: dict[int, torch.UntypedStorage] = {}
+    for tensor in sorted(plain, key=_storage_bytes):  # parts of an array of NumPy's may begin alike and end one before the other
+        storage, (begin, end) = tensor.untyped_storage(), _span(tensor)
+        memory = storage.data_ptr()
+        storages[memory] = storage
         known = spans.get(memory, (begin, end))
         spans[memory] = min(begin, known[0]), max(end, known[1])
     copies: dict[int, torch.Tensor] = {}
@@ -137,13 +140,12 @@ def _copies(arguments: Sequence[Any]) -> list[Any]:
             return argument
         if not _is_plain(argument):
             return argument.detach().clone().requires_grad_(argument.requires_grad)
-        storage = argument.untyped_storage()
-        memory = storage.data_ptr()
+        memory = argument.untyped_storage().data_ptr()
         begin, end = spans[memory]
         begin -= begin % _ALIGNED
         if memory not in copies:
             taken = torch.empty(0, dtype=torch.uint8, device=argument.device)
-            copies[memory] = taken.set_(storage, begin, (end - begin,)).clone()  # type: ignore[call-overload]  # strides are optional
+            copies[memory] = taken.set_(storages[memory], begin, (end - begin,)).clone()  # type: ignore[call-overload]  # strides are optional
         offset = argument.storage_offset() - begin // argument.element_size()
         copy = torch.empty(0, dtype=argument.dtype, device=argument.device)
         copy.set_(copies[memory].untyped_storage(), offset, argument.shape, argument.stride())
@@ -157,6 +159,10 @@ def _is_plain(argument: Any) -> bool:
     if type(argument) not in (torch.Tensor, torch.nn.Parameter) or argument.layout is not torch.strided:
         return False
     return not (argument.is_conj() or argument.is_neg())
+
+
+def _storage_bytes(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
