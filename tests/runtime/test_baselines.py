@@ -94,6 +94,17 @@ def test_small_calls_are_timed_on_one_thread_too(monkeypatch: pytest.MonkeyPatch
     assert torch.get_num_threads() == 2
 
 
+def test_a_long_call_is_made_once_more_to_see_that_it_is_not_small() -> None:
+    calls = list[None]()
+
+    def long() -> None:
+        calls.append(None)
+        time.sleep(2e-2)
+
+    assert not baselines._is_small(long)
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("one_thread", [2], indirect=True)
 def test_a_call_that_fails_leaves_threads_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(x: torch.Tensor) -> torch.Tensor:

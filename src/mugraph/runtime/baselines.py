@@ -28,6 +28,8 @@ _SMALL_SECONDS = 1e-3
 """A call of the function that takes less is small."""
 _FIRST_SECONDS = 0.1
 """The first call of a small one takes less."""
+_LOOKING_SECONDS = 1e-2
+"""How long calls are made to see that; one that takes longer is made once."""
 _MEASURING_SECONDS = 20.0
 """After this time no further round starts."""
 
@@ -164,9 +166,9 @@ def _on_one_thread(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _is_small(call: Callable[[], Any]) -> bool:
-    """Whether the quickest of a few calls is small; one that fails is none."""
+    """Whether the quickest of a few calls is small, of a call that is warm; one that fails is none."""
     with suppress(Exception):
-        return min(measure({EAGER: call}, budget=_SMALL_SECONDS)[EAGER]) < _SMALL_SECONDS
+        return min(measure({EAGER: call}, warmup=0, budget=_LOOKING_SECONDS)[EAGER]) < _SMALL_SECONDS
     return False
 
 
