@@ -142,7 +142,7 @@ def test_saved_results_can_be_timed_elsewhere(
     assert main(["bench", str(optimized), "--trust-origin", "--rounds", "3", "--json"]) == 0
     (record,) = json.loads(capsys.readouterr().out)["results"]
     assert record["folder"] == str(optimized)
-    assert set(record["baselines"]) == {"torch eager"}
+    assert set(record["baselines"]) - {baselines.ONE_THREAD} == {baselines.EAGER}  # on one thread, too, where it has several
     assert record["speedup"] > 0
     assert main(["bench", str(optimized), "--trust-origin", "--rounds", "3"]) == 0
     assert "torch eager" in capsys.readouterr().out
