@@ -305,7 +305,7 @@ def test_without_time_nothing_is_compiled_compared_or_timed_but_the_largest_size
     )
     assert opt.in_part[HIGH].kernels is not None
     opt.in_part = {}
-    for where in ("mugraph.sizes.sliced_kernels.SlicedKernels", "mugraph.sizes.sliced_kernels.measure"):
+    for where in ("mugraph.sizes.sliced_kernels.SlicedKernels", "mugraph.sizes.sliced_kernels.medians"):
         monkeypatch.setattr(where, None)
     SizeTable(opt, inputs, {}, Deadline(0.0)).settle()
     assert opt.in_part == {}

@@ -187,9 +187,7 @@ class Specializer:
 
 
 def test_chunks_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "mugraph.integrations.covered_graph.measure", lambda calls, *rest, **more: {"ours": [1], "general": [1e9]}
-    )
+    monkeypatch.setattr("mugraph.integrations.covered_graph.medians", lambda calls, *rest: {"ours": 1, "general": 1e9})
     make = Specializer()
     graph = CoveredGraph(general, make, AXIS, limit=4)
     for size in range(2, 40):
@@ -254,7 +252,7 @@ def test_only_so_many_sizes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_slower_than_the_general_graph_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.integrations.covered_graph.measure", lambda calls, *rest, **more: {"ours": [9], "general": [1]})
+    monkeypatch.setattr("mugraph.integrations.covered_graph.medians", lambda calls, *rest: {"ours": 9, "general": 1})
     make = Specializer()
     graph = CoveredGraph(general, make, AXIS, limit=4)
     graph(torch.randn(5, 3), 5)

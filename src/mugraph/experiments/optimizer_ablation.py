@@ -9,7 +9,6 @@ has thread graphs alone, for it has no banks, no barriers and no tiles that a bl
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -23,7 +22,7 @@ from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.thread_graphs import FusionRule
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.runtime import Executable
-from mugraph.runtime.benchmarking import measure
+from mugraph.runtime.benchmarking import medians
 from mugraph.search.algorithm1.candidates import demand
 from mugraph.search.scheduling.cost_table import kernel_seconds
 from mugraph.targets.cpu.machine import Cpu
@@ -80,7 +79,7 @@ def measure_on_cpu(graph: Graph, inputs: Sequence[Any]) -> dict[str, float]:
     """Median seconds of a call on this CPU with all optimizations that it has, and without thread graphs."""
     machines = {FULL: Cpu(), "no thread graphs": _EveryOperatorStores()}
     calls = {name: partial(Executable(graph, machine), *inputs) for name, machine in machines.items()}
-    return {name: statistics.median(seconds) for name, seconds in measure(calls, _CALLS).items()}
+    return medians(calls, _CALLS)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +20,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.integrations.background import Turn
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.sliced_graph import SlicedGraph
-from mugraph.runtime.benchmarking import measure
+from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.covering import joined
+from mugraph.sizes.sliced_kernels import some_first
 from mugraph.support.deadline import Deadline
 
 Run = Callable[..., Any]
@@ -109,18 +109,20 @@ class CoveredGraph:
 
     def _measure(self, size: int, arguments: Sequence[Any], seconds_left: float | None) -> None:
         run = self.specialized(arguments, seconds_left)
-        firsts: dict[str, Run] = {}
+        firsts: dict[int, Run] = {}
         if isinstance(run, SlicedGraph):
-            quarters = {max(size * quarter // 4, self.axis.smallest) for quarter in range(4)} - {size}
-            firsts = {str(part): functools.partial(run.first, *self.axis.resized(arguments, part)) for part in sorted(quarters)}
+            parts = some_first(size, self.axis.smallest)
+            firsts = {part: functools.partial(run.first, *self.axis.resized(arguments, part)) for part in parts}
         with _disable_current_modes(), torch.no_grad():
-            calls: dict[str, Run] = {"ours": lambda: run(*arguments), **firsts}
+            calls: dict[str, Run] = {"ours": lambda: run(*arguments)}
+            calls |= {f"{part}": first for part, first in firsts.items()}
             calls |= {"general": lambda: self.general(*arguments)}
-            seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+            seconds = medians(calls, _ROUNDS, _SECONDS)
         self.table[size] = run
         kernels = {**self.costs.kernels, size: seconds["ours"]}
-        parts = {**self.costs.parts, **({size: _parts(seconds, size)} if firsts else {})}
-        self.costs = Costs(kernels, {**self.costs.own, size: seconds["general"]}, parts=parts)
+        shares = {part: seconds[f"{part}"] / seconds["ours"] for part in firsts}
+        in_part = {**self.costs.parts, **({size: {**shares, size: 1.0}} if shares else {})}
+        self.costs = Costs(kernels, {**self.costs.own, size: seconds["general"]}, parts=in_part)
         self.runs.clear()  # there may be better plans
 
     def _run(self, size: int) -> Run:
@@ -151,9 +153,3 @@ class CoveredGraph:
             return output
         part = output.narrow(place[0], 0, size * place[1])
         return part.flatten().view(part.shape)  # with the strides of its own shape where dimensions before have one element, too
-
-
-def _parts(seconds: Mapping[str, float], size: int) -> dict[int, float]:
-    """Which part of the time of all slices so many take, by what was measured of them."""
-    known = {int(name): each / seconds["ours"] for name, each in seconds.items() if name.isdigit()}
-    return {**known, size: 1.0}

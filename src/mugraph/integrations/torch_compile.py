@@ -400,16 +400,14 @@ def _at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgrou
     if not numbers or not options.sizes:
         return general
 
-    def within(arguments: Sequence[Any], budget: float | None) -> Callable[..., Any]:
-        with _disable_current_modes():
-            return _optimized(options, concrete(module, arguments), graphs, graph, budget).forward
-
-    def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
-        return within(arguments, options.budget)
-
     if axis is not None:
         at_size = functools.partial(_in_slices, options, module, axis, graphs, graph)
         return CoveredGraph(general, at_size, axis, options.sizes, options.budget, options.strict, Turn(later))
+
+    def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
+        with _disable_current_modes():
+            return _optimized(options, concrete(module, arguments), graphs, graph, options.budget).forward
+
     _log.info("sizes of a graph are optimized one by one, when they come the third time")
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
 

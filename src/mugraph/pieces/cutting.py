@@ -190,8 +190,8 @@ def difference(
     """Where a call of a result gives or leaves other tensors than one of the function, beyond rounding; "" where it does not.
 
     Both are called twice; of a function that takes long and does `alike` again, one call stands for both. Integers and booleans
-    must be equal. Numbers may differ by the root of their type's epsilon times the largest among them:
-    each program was compared with float64 before, so that this looks for parts that were put together wrongly.
+    must be equal. Numbers may differ by the root of their type's epsilon times the largest among them: each program was compared
+    with float64 before, so that this looks for parts that were put together wrongly.
     """
     calls = []
     for called in (fn, result):
@@ -199,12 +199,12 @@ def difference(
         states: list[Any] = []
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
-            started = time.perf_counter()
-            states.append(_copies((called(*own_args, **own_kwargs), own_args, own_kwargs)))
-            if alike and called is fn and time.perf_counter() - started > _LONG_SECONDS:
-                states.append(states[0])
-            else:  # weights are packed in the second call
+            for _ in range(2):  # weights are packed in the second call
+                started = time.perf_counter()
                 states.append(_copies((called(*own_args, **own_kwargs), own_args, own_kwargs)))
+                if alike and called is fn and time.perf_counter() - started > _LONG_SECONDS:
+                    break
+        states = states if len(states) == 2 else 2 * states
         calls.append([torch.as_tensor(leaf) for leaf in leaves_of(states) if isinstance(leaf, torch.Tensor | int | float)])
     for number, (wanted, got) in enumerate(zip(*calls, strict=True)):
         if _is_same(got, wanted):  # as arguments are that nobody writes to, and which may be large

@@ -70,6 +70,11 @@ def measure(
     return seconds
 
 
+def medians(calls: Mapping[str, Callable[[], object]], repeats: int, budget: float | None = None) -> dict[str, float]:
+    """Seconds of a typical call of each, by name, as `measure` times them."""
+    return {name: statistics.median(seconds) for name, seconds in measure(calls, repeats, budget=budget).items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Seconds of a call over the rounds in which it was timed: the median and the quartiles."""

@@ -3,7 +3,6 @@ which any batch is put together in chunks of samples, at any length."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from mugraph.runtime.benchmarking import measure
+from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.batched_functions import BatchedFunction
 from mugraph.sizes.batches import BatchCalls
 from mugraph.sizes.capacity_results import CapacityTable, Optimize
@@ -97,5 +96,5 @@ class BatchTable(BatchCalls[CapacityTable]):
             args, kwargs = tree_unflatten(given, table.masked.structure)
             calls[name] = machine.timed(partial(run, *args, **kwargs)).run
         with torch.inference_mode():
-            seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
+            seconds = medians(calls, _ROUNDS, _SECONDS)
         return max(seconds["two"] / 2 - seconds["alone"], 0.0)

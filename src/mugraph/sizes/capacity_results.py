@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from torch.utils._pytree import tree_unflatten
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.benchmarking import measure, quickest
+from mugraph.runtime.benchmarking import medians, quickest
 from mugraph.sizes.capacities import capacities
 from mugraph.sizes.capacity_calls import CapacityCalls
 from mugraph.sizes.chunk_plans import ChunkPlan, between
@@ -143,10 +142,10 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
             runs = {"before": self.fn, **rivals}  # the first finds tensors of other sizes in caches
             calls |= {f"{name} {size}": machine.timed(partial(run, *args, **kwargs)).run for name, run in runs.items()}
         with torch.inference_mode():
-            medians = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=_SECONDS).items()}
-        self.own = {size: medians[f"own {size}"] for size in sizes}
+            seconds = medians(calls, _ROUNDS, _SECONDS)
+        self.own = {size: seconds[f"own {size}"] for size in sizes}
         for capacity in self.kernels:
-            self.seconds[capacity] = {size: medians[f"{capacity} {size}"] for size in sizes if size <= capacity}
+            self.seconds[capacity] = {size: seconds[f"{capacity} {size}"] for size in sizes if size <= capacity}
 
 
 def _with_kernels(made: Superoptimized) -> Superoptimized | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
-from mugraph.runtime.benchmarking import measure
+from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, all_seconds, seconds_of_call
 from mugraph.support.deadline import Deadline
@@ -132,7 +131,7 @@ class SizeTable:
         sizes = [size for (size,) in self.result.table]
         calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
         calls |= {f"own {size}": machine.timed(self._call(size, self.result.fn)).run for size in sizes}
-        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=self._seconds).items()}
+        seconds = medians(calls, _ROUNDS, self._seconds)
         return {size: seconds[f"{size}"] for size in kernels}, {size: seconds[f"own {size}"] for size in sizes}
 
     def _missing(self) -> int | None:
@@ -218,7 +217,7 @@ class SizeTable:
             return (seconds_of_call(one) or math.inf) < (seconds_of_call(other) or math.inf)
         timed = one.executable.machine.timed
         calls = {name: timed(self._call(size, run)).run for name, run in (("one", one), ("other", other))}
-        seconds = {name: statistics.median(each) for name, each in measure(calls, _ROUNDS, budget=self._seconds).items()}
+        seconds = medians(calls, _ROUNDS, self._seconds)
         return seconds["one"] < seconds["other"]
 
     def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float]:
@@ -233,7 +232,7 @@ class SizeTable:
             runs["padded"] = size - 1, self.result.covering(size - 1, [Chunk(0, size)])
         calls = {name: self._call(*run) for name, run in runs.items()}
         timed = {name: result.executable.machine.timed(call).run for name, call in calls.items()}
-        seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS, budget=self._seconds).items()}
+        seconds = medians(timed, _ROUNDS, self._seconds)
         chunk = max(seconds["two"] / 2 - seconds["alone"], 0.0)
         return chunk, max(seconds.get("padded", seconds["alone"] + 2 * chunk) - seconds["alone"], 0.0)
 

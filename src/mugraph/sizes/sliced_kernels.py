@@ -7,7 +7,6 @@ it (docs/theory.md, "Slices as an argument").
 from __future__ import annotations
 
 import math
-import statistics
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from mugraph.lower.lower import kernel_windows
 from mugraph.lower.tile_form import Index
 from mugraph.lower.tiles import row_major
 from mugraph.runtime import Executable
-from mugraph.runtime.benchmarking import measure
+from mugraph.runtime.benchmarking import medians
 from mugraph.runtime.call_plan import planned
 from mugraph.sizes.sliced_programs import Places
 from mugraph.support.deadline import NO_LIMIT, Deadline
@@ -270,15 +269,20 @@ class InPart(NamedTuple):
         kernels = self.kernels
         if kernels is None or deadline.passed:
             return self
-        quarters = {max(kernels.capacity * quarter // 4, min(self.parts)) for quarter in range(4)}
-        runs = {size: partial(kernels, *kernels.first(size, example)) for size in sorted(quarters) if size < kernels.capacity}
+        sizes = some_first(kernels.capacity, min(self.parts))
+        runs = {size: partial(kernels, *kernels.first(size, example)) for size in sizes}
         calls = {f"{size}": run for size, run in runs.items()} | {"all": partial(self.executable, *example)}
         timed = {name: self.executable.machine.timed(call).run for name, call in calls.items()}
         seconds_left = _SECONDS if deadline.remaining is None else min(_SECONDS, deadline.remaining)
         with torch.inference_mode():
-            seconds = {name: statistics.median(each) for name, each in measure(timed, _ROUNDS, budget=seconds_left).items()}
+            seconds = medians(timed, _ROUNDS, seconds_left)
         parts = {size: seconds[f"{size}"] / seconds["all"] for size in runs}
         return self._replace(parts={**parts, kernels.capacity: 1.0})
+
+
+def some_first(capacity: int, least: int) -> list[int]:
+    """At which numbers of first slices it is measured what part of the time of all they take: a few, from the least on."""
+    return sorted({max(capacity * quarter // 4, least) for quarter in range(4)} - {capacity})
 
 
 def _corners(capacity: int) -> list[int]:
