@@ -65,6 +65,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return opt.save(tmp_path_factory.mktemp("sizes") / "scores")
 
 
+def test_a_size_that_runs_in_parts_takes_the_form_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def in_parts(whole: mugraph.Superoptimized) -> bool:
+        asked.append(whole.program.output_tensors[0].shape[0])
+        return bool(asked[-1] == 2)
+
+    monkeypatch.setattr("mugraph.api._mostly_as_it_is", in_parts)
+    x, w = torch.randn(4, 16), torch.randn(16, 24)
+    assert not mugraph.superoptimize(scores, (x[:2], w), profile=False).is_one_program
+    opt = made(scores, (x, w), 2, 8)
+    assert 2 in asked[1:] and opt.sliced is not None and all(result.is_one_program for result in opt.table.values())
+    torch.testing.assert_close(opt(x[:2], w)["y"], scores(x[:2], w)["y"], rtol=1e-4, atol=1e-5)
+
+
 def test_first_slices_are_computed_alone_when_read_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = DynamicSuperoptimized.load(folder)
     assert isinstance(loaded, LoadedSizes)

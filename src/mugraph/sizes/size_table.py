@@ -86,6 +86,7 @@ class SizeTable:
         result, sliced, started = self.result, self.result.sliced, self.deadline.elapsed
         assert sliced is not None
         kernels: dict[int, Superoptimized] = {}
+        self._as_one_program()
         for (size,), made in result.table.items():
             if not made.is_one_program:
                 result.sliced, result.reason = None, f"at size {size} kernels run parts of it only, which are not put together"
@@ -100,6 +101,14 @@ class SizeTable:
         seconds, own = self._together(kernels) if measured else (all_seconds(kernels), {})
         result.costs = Costs(seconds, own, chunk, padding, self._in_part(kernels, measured))
         self._settling = self.deadline.elapsed - started
+
+    def _as_one_program(self) -> None:
+        """Give sizes at which kernels run parts of the function only the form of the nearest that is one program: parts are not
+        put together, and one such size would keep all others from being."""
+        table = self.result.table
+        wholes = {size: made.graph for (size,), made in table.items() if made.is_one_program}
+        for size in [size for (size,) in table if size not in wholes] if wholes else []:
+            self._filled(size, like=wholes[min(wholes, key=lambda known: abs(math.log(known / size)))])
 
     def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
         """Which part of their time kernels take that compute their first slices alone; those of what is new are made while there
