@@ -94,6 +94,14 @@ def test_the_function_answers_where_it_is_faster() -> None:
     assert Costs({4: 1.0}, own={1: 1.0, 8: 8.0}).plan(7).chunks == (Chunk(0, 4), Chunk(3, 4))
 
 
+def test_kernels_that_cover_no_other_size_say_what_special_ones_would_take() -> None:
+    costs = Costs({4: 4.0}, own={1: 3.0, 2: 3.5, 4: 9.0}, parts={4: {1: 0.5, 4: 1.0}}, alone={1: 1.0})
+    assert costs.plan(1) == ChunkPlan((Chunk(0, 4),), 2.0)
+    assert costs.special(2) == pytest.approx(2.0)
+    assert costs.ratio(2) == pytest.approx(2 / (4 * (0.5 + 0.5 / 3)))
+    assert Costs({4: 4.0}, own={2: 1.5}).special(2) == 1.5
+
+
 def test_many_sizes_and_large_ones_take_no_time() -> None:
     kernels = {known: 1e-5 + known * 1e-7 for power in range(11) for known in (4**power, 3 * 4**power)}
     costs = Costs(kernels, chunk=1e-6)

@@ -201,6 +201,25 @@ def test_tensors_in_other_memory_are_copied() -> None:
         assert torch.equal(kernels(given, w)[0], wanted[:5])
 
 
+def test_kernels_for_one_number_recognize_their_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = build(norm_linear(8, (1, 1)))
+    kernels, (x, w) = sliced(executable, 0, None, capacity=8), example_inputs(executable.graph)
+    (wanted,), five = executable(x, w), kernels.at(5)
+    apart = torch.full((8, 2 * WIDTH), torch.nan)
+    apart[:, :WIDTH] = x
+    for given in (apart[:5, :WIDTH], x[:5], x[:5], x[:5].clone()):
+        assert torch.equal(five(given, w)[0], wanted[:5])
+    with monkeypatch.context() as patch:
+        patch.delattr(SlicedKernels, "_placed")
+        assert torch.equal(five(x[:5], w)[0], wanted[:5])
+    for count in (4, 6, 9):
+        with pytest.raises(ShapeMismatch):
+            five(torch.randn(count, WIDTH), w)
+    with pytest.raises(InvalidInput, match="expected 2 inputs"):
+        five(x[:5])
+    assert torch.equal(five(apart[:5, :WIDTH], w)[0], wanted[:5])
+
+
 def test_threads_may_call_with_different_numbers() -> None:
     executable = build(norm_linear(24, (1, 1)))
     kernels, (x, w) = sliced(executable, 0, None, capacity=24), example_inputs(executable.graph)
@@ -255,7 +274,7 @@ def test_parts_of_the_time_are_measured() -> None:
     assert known.kernels is not None
     assert known.parts == {2: 1.0, 24: 1.0}
     measured = known.measured(example)
-    assert sorted(measured.parts) == [2, 6, 12, 18, 24]
+    assert sorted(measured.parts) == [2, 3, 6, 12, 18, 24]
     assert measured.parts[24] == 1
     assert min(measured.parts.values()) > 0
     assert InPart.of(build(norm_linear(24, (1, 1))), (0, None), (None,), example, 2).measured(example)[1:] == (None, {})

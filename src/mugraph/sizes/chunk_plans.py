@@ -29,13 +29,14 @@ class ChunkPlan:
 class Costs:
     """Seconds of what a size is covered by: of `kernels` by size, of the function itself (`own`) at some sizes, and besides of
     each `chunk` that is one of several, and of `padding`. Those that can compute their first slices alone have `parts`, by size:
-    which part of their time so many of them take."""
+    which part of their time so many of them take. Kernels that run their own size `alone` cover no other."""
 
     kernels: Mapping[int, float]
     own: Mapping[int, float] = field(default_factory=dict)
     chunk: float = 0.0
     padding: float = 0.0
     parts: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    alone: Mapping[int, float] = field(default_factory=dict)
 
     def plan(self, size: int) -> ChunkPlan:
         """The cheapest plan for a size: among those with sizes in descending order, each of them as often as fits, once less
@@ -51,10 +52,9 @@ class Costs:
         return best
 
     def special(self, size: int) -> float:
-        """Seconds that kernels for this very size would take, between what is known of its neighbours; the function, if that is
-        faster."""
-        known = {each: min(self.kernels.get(each, _NEVER), self.own.get(each, _NEVER)) for each in {*self.kernels, *self.own}}
-        return between(known, size)
+        """Seconds that kernels for this very size would take, between those of its neighbours; or the function, if faster."""
+        best = {each: min(self.kernels.get(each, _NEVER), self.alone.get(each, _NEVER)) for each in {*self.kernels, *self.alone}}
+        return min(between(best, size), between(self.own, size))
 
     def ratio(self, size: int) -> float:
         """The speed of a size's plan beside that of kernels for this very size, as far as costs say."""

@@ -41,18 +41,15 @@ class Covering:
         parts: Mapping[int, SlicedKernels],
     ) -> None:
         self.size, self.calling = size, calling
-        self._axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
         part = parts.get(chunks[0].size) if chunks[0].size > size else None
-        self._outputs = _Chunks(self._axes, program, size, chunks, results) if part is None else part
+        axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
+        self._outputs = _Chunks(axes, program, size, chunks, results) if part is None else part.at(size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns; raises ShapeMismatch and InvalidInput as its results do."""
         given = self.calling.plain(args, kwargs)
         inputs = self.calling.flatten(args, kwargs) if given is None else given
         try:
-            for number, dim in self._axes:
-                if inputs[number].shape[dim] != self.size:
-                    raise ShapeMismatch(f"an input has size {inputs[number].shape[dim]} where others have {self.size}")
             outputs = self._outputs(*inputs)
         except (InvalidInput, ShapeMismatch):
             self.calling.flatten(args, kwargs)  # which says what of the whole arguments does not fit
@@ -76,7 +73,7 @@ class _Chunks:
         chunks: Sequence[Chunk],
         results: Mapping[int, Superoptimized],
     ) -> None:
-        self._axes = axes
+        self._axes, self._size = axes, size
         self._places = list(zip(program.outputs, program.widths, strict=True))
         self._chunks = [self._chunk(chunk, results[chunk.size]) for chunk in chunks]
         reached = max(chunk.start + chunk.size for chunk in chunks)
@@ -88,6 +85,9 @@ class _Chunks:
         ]
 
     def __call__(self, *inputs: Any) -> list[Any]:
+        for number, dim in self._axes:
+            if inputs[number].shape[dim] != self._size:
+                raise ShapeMismatch(f"an input has size {inputs[number].shape[dim]} where others have {self._size}")
         return self._written(inputs) if self._rows is None else self._padded(inputs, self._rows)
 
     def _written(self, inputs: Sequence[Any]) -> list[Any]:

@@ -72,7 +72,9 @@ class DynamicSuperoptimized(Shared):
         """And which kernels of the table compute their first slices alone, by size."""
         self._optimize = optimize
         places = [(dim.name, argument, position) for argument, dims in dynamic.items() for position, dim in dims.items()]
-        self._first = [next((where, at) for name, where, at in places if name == wanted) for wanted in self.dims]
+        self._first: list[tuple[Any, int]] = [
+            next((where, at) for name, where, at in places if name == wanted) for wanted in self.dims
+        ]
         self._runs: dict[Sizes, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
@@ -95,20 +97,15 @@ class DynamicSuperoptimized(Shared):
         """The sizes that the first arguments with them say, where what runs then looks at the others."""
         if not self._is_for_all_sizes:
             return ()
-        sizes = []
-        for argument, position in self._first:
-            if isinstance(argument, str) or argument >= len(args):
-                return ()
-            shape = getattr(args[argument], "shape", ())
-            if not -len(shape) <= position < len(shape):
-                return ()
-            sizes.append(shape[position])
-        return tuple(sizes)
+        try:
+            return tuple([args[argument].shape[position] for argument, position in self._first])
+        except (AttributeError, IndexError, TypeError):  # by keyword, or none that is declared
+            return ()
 
     @property
     def _is_for_all_sizes(self) -> bool:
         """Whether what was made runs every size."""
-        return any(each is not None for each in (self.sliced, self.capacities, self.rows, self.batches))
+        return self.sliced is not None or self.capacities is not None or self.rows is not None or self.batches is not None
 
     def at(self, *args: Any, **kwargs: Any) -> Superoptimized:
         """The result for these very sizes of arguments, made now if they are new."""

@@ -86,6 +86,7 @@ class SizeTable:
         result, sliced, started = self.result, self.result.sliced, self.deadline.elapsed
         assert sliced is not None
         kernels: dict[int, Superoptimized] = {}
+        alone: dict[int, Superoptimized] = {}
         self._as_one_program()
         for (size,), made in result.table.items():
             if not made.is_one_program:
@@ -94,12 +95,13 @@ class SizeTable:
             if not sliced.is_program_of(made.program):
                 result.sliced, result.reason = None, f"its program at size {size} is another one than was proved to act on slices"
                 return
-            if made.found and sliced.is_acted_on_by(made.graph):
-                kernels[size] = made
+            if made.found:
+                (kernels if sliced.is_acted_on_by(made.graph) else alone)[size] = made
         measured = any(made.report.original_latency is not None for made in result.table.values())
         chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
-        seconds, own = self._together(kernels) if measured else (all_seconds(kernels), {})
-        result.costs = Costs(seconds, own, chunk, padding, self._in_part(kernels, measured))
+        seconds, own = self._together(kernels | alone) if measured else (all_seconds(kernels | alone), {})
+        known = [{size: seconds[size] for size in each} for each in (kernels, alone)]
+        result.costs = Costs(known[0], own, chunk, padding, self._in_part(kernels, measured), known[1])
         self._settling = self.deadline.elapsed - started
 
     def _as_one_program(self) -> None:
@@ -132,12 +134,14 @@ class SizeTable:
         return {size: each.parts for size, each in result.in_part.items() if each.kernels is not None}
 
     def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
-        """Seconds of kernels and of the function at the sizes of the table, all in turns: what other programs do meanwhile slows
-        down all of them. Without time for that they are those in which each was measured by itself."""
+        """Seconds of kernels at the sizes of the table, and of the function there and between them, all in turns: what other
+        programs do meanwhile slows down all of them. Without time for that they are those that were measured one by one."""
         if self.deadline.passed:
             return all_seconds(kernels), _own_seconds(self.result)
         machine = next(iter(self.result.table.values())).executable.machine
-        sizes = [size for (size,) in self.result.table]
+        table = sorted(size for (size,) in self.result.table)
+        between = {_middle(*pair) for pair in itertools.pairwise(table)}
+        sizes = sorted({*table, *(size for size in between if size is not None)})
         calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
         calls |= {f"own {size}": machine.timed(self._call(size, self.result.fn)).run for size in sizes}
         seconds = medians(calls, _ROUNDS, self._seconds)

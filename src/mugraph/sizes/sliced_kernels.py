@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -89,13 +90,34 @@ class SlicedKernels:
         self.into(tensors, outputs)
         return outputs
 
+    def at(self, count: int) -> Callable[..., list[torch.Tensor]]:
+        """These kernels for one number of slices: from the second call on, inputs are recognized at once with all of their sizes,
+        as those of other kernels are (`mugraph.runtime.executable`), so that a call takes as little as theirs."""
+        argument = array("q", (count,))
+        told = argument.buffer_info()[0]
+        allocators = [self._library.allocator(made.of_count(count)) for made in self._made]
+        recognized: Recognizer = _never
+        is_first = True
+
+        def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            nonlocal recognized, is_first
+            read: Sequence[torch.Tensor] = tensors
+            addresses = recognized(tensors)
+            if addresses is None:
+                read, addresses = self._placed(tensors, count)
+                if not is_first:
+                    recognized = self._recognizer(read, tensors) or recognized
+                is_first = False
+            outputs = [allocate() for allocate in allocators]
+            self._run([*read, argument], [*addresses, told], outputs)
+            return outputs
+
+        return run
+
     def into(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         """Write the outputs to contiguous tensors of their types, which have as many slices."""
         count = self._count(tensors)
-        addresses = self._recognized(tensors, count)
-        if addresses is None:
-            tensors = self._read(tensors, count)
-            addresses = [*map(self._library.pointer, tensors)]
+        tensors, addresses = self._placed(tensors, count)
         told = self._told
         if told.slices != count:
             argument = array("q", (count,))
@@ -111,6 +133,14 @@ class SlicedKernels:
         if not 0 < count <= self.capacity:
             raise ShapeMismatch(f"input {number} has {count} slices; there are kernels for 1 to {self.capacity}")
         return count
+
+    def _placed(self, tensors: Sequence[torch.Tensor], count: int) -> tuple[Sequence[torch.Tensor], list[int]]:
+        """The inputs as kernels read them, and their addresses."""
+        addresses = self._recognized(tensors, count)
+        if addresses is None:
+            tensors = self._read(tensors, count)
+            addresses = [*map(self._library.pointer, tensors)]
+        return tensors, addresses
 
     def _recognized(self, tensors: Sequence[torch.Tensor], count: int) -> list[int] | None:
         """The addresses of tensors that cannot be told from those of an earlier call, but by the number of slices; else None."""
@@ -131,11 +161,18 @@ class SlicedKernels:
             self._library.reader(name, given.of_count(count))(tensor) if isinstance(given, _Sliced) else reader(tensor)
             for name, reader, given, tensor in zip(self._run.names, self._run.readers, self._given, tensors, strict=False)
         ]
-        if all(made is tensor for made, tensor in zip(read, tensors, strict=True)):
-            recognizer = self._library.recognizer(read, dict(self._axes))
-            if recognizer is not None and recognizer(read) is not None:  # within a mode it may not be
-                self._recognizers = (recognizer, *self._recognizers)[:_RECOGNIZED]
+        if (recognizer := self._recognizer(read, tensors, dict(self._axes))) is not None:
+            self._recognizers = (recognizer, *self._recognizers)[:_RECOGNIZED]
         return read
+
+    def _recognizer(
+        self, read: Sequence[torch.Tensor], given: Sequence[torch.Tensor], varying: Mapping[int, int] = MappingProxyType({})
+    ) -> Recognizer | None:
+        """What recognizes inputs like these, if they were read where they lie; their sizes may differ along what is `varying`."""
+        if any(made is not tensor for made, tensor in zip(read, given, strict=True)):
+            return None
+        recognizer = self._library.recognizer(read, varying)
+        return recognizer if recognizer is not None and recognizer(read) is not None else None  # within a mode it may not be
 
     def first(self, count: int, example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The first slices of inputs that have more."""
@@ -221,6 +258,10 @@ def _anything(array: object) -> bool:
     return True
 
 
+def _never(tensors: Sequence[Any]) -> list[int] | None:
+    return None
+
+
 def sliced_kernels(
     executable: Executable,
     inputs: Places,
@@ -281,8 +322,9 @@ class InPart(NamedTuple):
 
 
 def some_first(capacity: int, least: int) -> list[int]:
-    """At which numbers of first slices it is measured what part of the time of all they take: a few, from the least on."""
-    return sorted({max(capacity * quarter // 4, least) for quarter in range(4)} - {capacity})
+    """At which numbers of first slices it is measured what part of the time of all they take: a few, from the least on, and the
+    next to it, since threads share few slices unevenly."""
+    return sorted({max(capacity * quarter // 4, least) for quarter in range(4)} | {min(least + 1, capacity)} - {capacity})
 
 
 def _corners(capacity: int) -> list[int]:
