@@ -76,7 +76,9 @@ def test_a_size_that_runs_in_parts_takes_the_form_of_another(monkeypatch: pytest
     x, w = torch.randn(4, 16), torch.randn(16, 24)
     assert not mugraph.superoptimize(scores, (x[:2], w), profile=False).is_one_program
     opt = made(scores, (x, w), 2, 8)
-    assert 2 in asked[1:] and opt.sliced is not None and all(result.is_one_program for result in opt.table.values())
+    assert 2 in asked[1:]
+    assert opt.sliced is not None
+    assert all(result.is_one_program for result in opt.table.values())
     torch.testing.assert_close(opt(x[:2], w)["y"], scores(x[:2], w)["y"], rtol=1e-4, atol=1e-5)
 
 

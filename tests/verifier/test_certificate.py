@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +17,7 @@ from mugraph.ir import Graph
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.verifier import Certificate, float_check, recheck, verify_graphs
-from mugraph.verifier.certificate import power_of_two
+from mugraph.verifier.certificate import at_most, power_of_two
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import fused_rmsnorm, program, rmsnorm
@@ -34,6 +35,12 @@ def rational_pair() -> tuple[Graph, Graph]:
 def test_json_round_trip(pair: tuple[Graph, Graph]) -> None:
     certificate = verify_graphs(*pair).certificate
     assert Certificate.from_json(json.loads(json.dumps(certificate.to_json()))) == certificate
+
+
+@pytest.mark.parametrize(("bound", "words"), [(5.334e-14, "5.34e-14"), (0.25, "0.25"), (0.0, "0"), (1, "1")])
+def test_a_bound_in_three_digits_is_never_below_it(bound: float, words: str) -> None:
+    assert at_most(bound) == words
+    assert Decimal(words) >= Decimal(bound)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -416,6 +417,11 @@ _IN_PIECES = {**_NO_TESTS, "pieces": list, "passed_over": int}
 _PIECE = {"left", "right", "cuts", "certificate"}
 
 
+def _written(bound: float) -> tuple[str, str]:
+    """A bound in three digits, rounded up, and to the nearest, as certificates have it that were written earlier."""
+    return f"{float(Context(3, ROUND_CEILING).create_decimal(bound)):.3g}", f"{bound:.3g}"
+
+
 def check_record(certificate: Json) -> None:
     """Raise Rejected, naming the first entry of a certificate that is missing, superfluous, or contradicts another."""
     in_pieces = "pieces" in certificate
@@ -432,8 +438,12 @@ def check_record(certificate: Json) -> None:
         raise Rejected("certificate.json: outcome or tests are not those of an accepted certificate")
     if not all(_is_reading(entry) for entry in certificate["readings"]):
         raise Rejected("certificate.json: readings are no constants with the floats that were written")
-    bounded = "one and the same" if untested else f"with probability at most {certificate['error_bound']:.3g}"
-    if certificate["reason"] or bounded not in certificate["claim"]:
+    said = (
+        ["one and the same"]
+        if untested
+        else [f"with probability at most {text}" for text in _written(certificate["error_bound"])]
+    )
+    if certificate["reason"] or not any(text in certificate["claim"] for text in said):
         raise Rejected("certificate.json: claim or reason is not what an accepted certificate with this error_bound says")
     if not all(isinstance(text, str) for text in certificate["semantics"].values()):
         raise Rejected("certificate.json: semantics are not given in words")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from mugraph.results.data import Candidate, SpotCheck
 from mugraph.results.words import seconds_text as seconds_text
 from mugraph.verifier import Certificate, FloatReport, Outcome, Verdict
-from mugraph.verifier.certificate import power_of_two
+from mugraph.verifier.certificate import at_most, power_of_two
 
 
 def outcome_text(certificate: Certificate) -> str:
@@ -39,6 +39,13 @@ def passing_text(error_bound: float) -> str:
     if error_bound == 0:
         return "the tests compute both graphs exactly"
     return f"a wrong graph would pass with probability at most {power_of_two(error_bound)}"
+
+
+def some_wrong_text(error_bound: float | None) -> str:
+    """The probability that tests accepted one of several muGraphs that is wrong; None where one has no bound."""
+    if error_bound is None:
+        return "no error bound is claimed"
+    return f"one of them is wrong with probability at most {at_most(error_bound)}"
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from mugraph.results.summary import some_wrong_text
 from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.batched_functions import BatchedFunction
 from mugraph.sizes.batches import BatchCalls
@@ -69,9 +70,8 @@ class BatchTable(BatchCalls[CapacityTable]):
     @property
     def claim(self) -> str:
         """For which sizes results hold, and why, in words."""
-        bound, made = self.error_bound, {size: sorted(table.kernels) for size, table in sorted(self.tables.items())}
-        wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
-        batch, length = self.samples.dim.name, self.length.name
+        made = {size: sorted(table.kernels) for size, table in sorted(self.tables.items())}
+        batch, length, wrong = self.samples.dim.name, self.length.name, some_wrong_text(self.error_bound)
         sizes = "; ".join(f"{size} of {batch} and up to {', '.join(map(str, held))} of {length}" for size, held in made.items())
         return (
             f"{self.function.claim}. The muGraphs for {sizes} are proved to compute the masked program there and act on samples, "

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_unflatten
 
 from mugraph.errors import InvalidInput
 from mugraph.ir.graph import Graph
+from mugraph.results.summary import some_wrong_text
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import medians, quickest
 from mugraph.sizes.capacities import capacities
@@ -88,8 +89,7 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         """For which sizes results hold, and why, in words."""
         if not self.kernels:
             return f"{self.masked.claim}. No kernels were found at any capacity, and the function itself answers"
-        sizes, bound = ", ".join(map(str, sorted(self.kernels))), self.error_bound
-        wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
+        sizes, wrong = ", ".join(map(str, sorted(self.kernels))), some_wrong_text(self.error_bound)
         return (
             f"{self.masked.claim}. The muGraphs of capacities {sizes} are proved to compute the masked program there, and gave "
             f"the same bits whatever number lay behind the elements, where calls put no 0; {wrong}"

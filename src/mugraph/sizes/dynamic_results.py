@@ -22,6 +22,7 @@ from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend import require_torch
 from mugraph.results.data import Shared
 from mugraph.results.serialization import BATCHES, CAPACITIES, kind_of, read_manifest
+from mugraph.results.summary import some_wrong_text
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs, between
@@ -147,8 +148,7 @@ class DynamicSuperoptimized(Shared):
             return f"for each size by a certificate of its own, made at its first call ({self.reason})"
         if not self.costs.kernels:
             return f"{self.sliced.claim}. No faster kernels were found for any size of the table, and the function itself answers"
-        sizes, bound = ", ".join(map(str, sorted(self.costs.kernels))), self.error_bound
-        wrong = "no error bound is claimed" if bound is None else f"one of them is wrong with probability at most {bound:.3g}"
+        sizes, wrong = ", ".join(map(str, sorted(self.costs.kernels))), some_wrong_text(self.error_bound)
         return (
             f"{self.sliced.claim}. The muGraphs for {sizes} are proved to compute it there and act on slices, too, so that any "
             f"size is slices of their results; {wrong}"

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from decimal import ROUND_CEILING, Context
 from enum import StrEnum
 from typing import Any
 
@@ -44,6 +45,11 @@ def power_of_two(number: float) -> str:
         return f"2^{(number - 1).bit_length()}"
     mantissa, exponent = math.frexp(number)
     return f"2^{exponent - (mantissa == 0.5)}"
+
+
+def at_most(bound: float) -> str:
+    """A bound in three digits, which are not below it: `5.34e-14`."""
+    return f"{float(Context(3, ROUND_CEILING).create_decimal(bound)):.3g}"
 
 
 class Tests(StrEnum):
@@ -152,6 +158,7 @@ class Certificate:
             return f"{len(self.rounds)} random tests agreed at full size of all axes but parallel ones; no error is claimed"
         if not self.accepted:
             return "nothing: the graphs were not found equivalent"
+        assert self.error_bound is not None, "what is accepted has a bound"
         functions = list(dict.fromkeys(function.name for each in self.differences for function in each.functions))
         properties = any(each.properties for each in self.differences)
         kind = "function with the properties in `semantics`" if properties else "function"
@@ -159,7 +166,7 @@ class Certificate:
         sizes = ", at any size of the parallel axes" if any(not axis.sums for axis in self.axes) else ""
         pieces = f", by {len(self.pieces)} pieces proved one from the other" if self.pieces else ""
         equal = f"every output element is the same function of real inputs wherever both are defined{whatever}{sizes}{pieces}"
-        return f"{equal}; a pair that is not passes with probability at most {self.error_bound:.3g} over the recorded draw"
+        return f"{equal}; a pair that is not passes with probability at most {at_most(self.error_bound)} over the recorded draw"
 
     @property
     def untested(self) -> bool:

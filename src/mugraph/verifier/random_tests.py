@@ -14,7 +14,7 @@ from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier.bounds import Difference, difference_of
-from mugraph.verifier.certificate import Certificate, Outcome, ProvedPiece, Tests, digest
+from mugraph.verifier.certificate import Certificate, Outcome, ProvedPiece, Tests, at_most, digest
 from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
 from mugraph.verifier.cut_points import Prove, check_pieces, composed, graphs_of, of_inputs, simple_slice
 from mugraph.verifier.known_values import NOTHING, Known, check_known
@@ -436,7 +436,7 @@ class _Verification:
         bound = self.difference.error_bound(len(self.trials.rounds))
         if bound > self.max_error:
             tests = len(self.trials.rounds)
-            ended = f"the budget ended after {tests} tests, which bound the error by {bound:.3g} only"
+            ended = f"the budget ended after {tests} tests, which bound the error by {at_most(bound)} only"
             return self.undecided(ended, Tests.UNFINISHED, bound)
         return Verdict(self.certificate(Outcome.EQUIVALENT, Tests.AGREED, "", bound))
 
