@@ -179,7 +179,7 @@ def test_what_goes_wrong_while_a_graph_is_cut_breaks_no_call(search: Held, monke
     def broken(*anything: object, **more: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("mugraph.integrations.torch_compile.plans", broken)
+    monkeypatch.setattr("mugraph.integrations.optimized_graph.plans", broken)
     model, x = Mlp().eval(), torch.randn(4, 32)
     fast = compiled(model)
     fast(x)

@@ -15,8 +15,9 @@ from torch import nn
 from frontend.test_merged_rows import NOT_OF_ROWS
 from integrations.test_rows import ALL, compiled, rows
 from mugraph.frontend.row_parts import RowPart, row_parts
-from mugraph.integrations import covered_graph, torch_compile
-from mugraph.integrations.torch_compile import _shares, compilations
+from mugraph.integrations import covered_graph, graph_sizes
+from mugraph.integrations.graph_sizes import _shares
+from mugraph.integrations.torch_compile import compilations
 
 Function = Callable[..., Any]
 SHAPES = [(2, 2), (2, 3), (3, 2), (7, 5), (5, 7), (4, 16), (16, 4), (13, 20), (2, 61)]
@@ -71,8 +72,8 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[RowPart]:
         found.extend(made[1])
         return made
 
-    monkeypatch.setattr(torch_compile, "row_parts", noted)
-    monkeypatch.setattr(torch_compile, "_optimized", lambda options, module, *rest: module)
+    monkeypatch.setattr(graph_sizes, "row_parts", noted)
+    monkeypatch.setattr(graph_sizes, "optimized", lambda options, module, *rest: module)
     monkeypatch.setattr(covered_graph, "medians", lambda calls, rounds, budget: {"ours": 1e-6, "general": 1.0})
     return found
 
@@ -184,7 +185,7 @@ def test_who_calls_while_a_part_gets_kernels_waits_for_none(parts: list[RowPart]
     def fn(x: torch.Tensor) -> torch.Tensor:
         return (x.exp().cumsum(1) * 2).relu()
 
-    monkeypatch.setattr(torch_compile, "_optimized", optimized)
+    monkeypatch.setattr(graph_sizes, "optimized", optimized)
     fast = compiled(fn)
     with torch.inference_mode():
         fast(rows(2, 2, 8))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mugraph.integrations.background import Run
-from mugraph.integrations.torch_compile import SizedGraph
+from mugraph.integrations.graph_sizes import SizedGraph
 
 
 def general(*arguments: Any) -> str:

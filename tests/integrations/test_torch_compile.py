@@ -27,6 +27,7 @@ import mugraph.integrations.torch_compile
 from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable, UnsupportedOperator
 from mugraph.frontend.partition import Partition
 from mugraph.frontend.splice import as_torch
+from mugraph.integrations import graph_sizes, optimized_graph
 from mugraph.integrations.background import BackgroundGraph, Queue
 from mugraph.integrations.torch_compile import BUDGETS, Compilations, Compiled, compilations
 from mugraph.pieces import piece_optimizer
@@ -113,7 +114,7 @@ def test_what_dynamo_made_is_no_garbage_while_kernels_are_made(fails: bool, monk
             raise ValueError
         return plans(*arguments, **settings)
 
-    monkeypatch.setattr(mugraph.integrations.torch_compile, "plans", counted)
+    monkeypatch.setattr(optimized_graph, "plans", counted)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(4, 8)
     with torch.no_grad():
         torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-5, atol=1e-5)
@@ -304,7 +305,7 @@ def test_plans_of_graphs_with_effects_are_not_compared(operator: Any, arguments:
     graph = fx.Graph()
     graph.output(graph.call_function(operator, (graph.placeholder("x"), *arguments)))
     plans: list[Any] = [None, None]  # which nobody asks for anything
-    assert mugraph.integrations.torch_compile._fastest(fx.GraphModule({}, graph), plans) is plans[0]
+    assert optimized_graph._fastest(fx.GraphModule({}, graph), plans) is plans[0]
 
 
 def test_random_numbers_are_those_of_eager() -> None:
@@ -338,13 +339,13 @@ def test_eight_threads_may_call_one_function() -> None:
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
 def test_modes_are_budgets(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[PieceOptions] = []
-    optimized = mugraph.integrations.torch_compile._optimized
+    optimized = optimized_graph.optimized
 
     def noted(options: PieceOptions, *rest: Any) -> Any:
         chosen.append(options)
         return optimized(options, *rest)
 
-    monkeypatch.setattr(mugraph.integrations.torch_compile, "_optimized", noted)
+    monkeypatch.setattr(graph_sizes, "optimized", noted)
     model, x = Mlp().eval(), torch.randn(4, 32)
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(model, backend="mugraph", mode=mode)(x), model(x), rtol=1e-5, atol=1e-5)
@@ -427,7 +428,7 @@ def test_a_piece_that_cannot_be_optimized_falls_back_or_is_an_error(
 def test_a_graph_that_cannot_be_split_is_run_by_torch_or_is_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mugraph.integrations.torch_compile, "plans", _break)
+    monkeypatch.setattr(optimized_graph, "plans", _break)
     model, x = Mlp().eval(), torch.randn(4, 32)
     with torch.no_grad():
         torch.testing.assert_close(compiled(model)(x), model(x))
@@ -528,7 +529,7 @@ def test_graphs_of_tensors_on_a_gpu_are_cut_for_targets_that_take_these(target: 
         inputs = torch.empty(32, 64, device="cuda"), torch.empty(64, device="cuda")
         module = make_fx(lambda x, g: torch.relu(torch.exp(x * g).cumsum(-1)) * 2 + 1)(*inputs)
     options = PieceOptions(target=target, profile=False, cache="off")
-    mugraph.integrations.torch_compile._optimized(options, module, {}, BackgroundGraph(module.forward, Queue()), options.budget)
+    optimized_graph.optimized(options, module, {}, BackgroundGraph(module.forward, Queue()), options.budget)
     compilation = last()
     assert len(compilation.partition.pieces) == 2
     assert {left.reason for left in compilation.partition.left} == {"running sums and products are kernels of the CPU alone"}

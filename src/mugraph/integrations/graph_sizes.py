@@ -1,0 +1,291 @@
+"""What runs a graph of ATen calls at every size it may be called with.
+
+Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent, as
+batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
+that reduce a symbolic size, as attention does a growing cache of keys, run by kernels of a few capacities
+(`mugraph.integrations.masked_run`). Where a batch and a length vary, parts that do the same to every row run in chunks of rows,
+and PyTorch makes the calls between them, as attention (`mugraph.frontend.row_parts`). Of other graphs with symbolic sizes, and
+where more is computed at such a size than these parts, a size gets kernels when it comes the third time (`SizedGraph`), and only
+so many sizes do.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mugraph.frontend.graph_passes import concrete, numbers_of, ready_to_cut
+from mugraph.frontend.masked_axis import MaskedGraph
+from mugraph.frontend.masked_parts import (
+    BatchedPart,
+    MaskedPart,
+    batched_parts,
+    computes_elsewhere,
+    masked_parts,
+    with_parts,
+)
+from mugraph.frontend.node_traits import bytes_of
+from mugraph.frontend.row_parts import RowPart, row_parts
+from mugraph.frontend.symbolic_axis import SizeMatters, varies
+from mugraph.frontend.torch_casts import tensor_of, tensors_of
+from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn
+from mugraph.integrations.batched_run import BatchedRun
+from mugraph.integrations.covered_graph import CoveredGraph
+from mugraph.integrations.graph_axis import GraphAxis
+from mugraph.integrations.growing_graph import growing_graph
+from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
+from mugraph.integrations.optimized_graph import optimized, planned
+from mugraph.integrations.sliced_graph import sliced_graph
+from mugraph.pieces.piece_optimizer import GraphsByForm, PieceOptions
+from mugraph.search.constraints import SearchSpace
+from mugraph.selection.structure_key import form_of
+from mugraph.sizes.growing_kernels import short_iterations
+from mugraph.support.deadline import Deadline
+
+_USES = 3
+"""How often a size must come to be worth seconds."""
+_REMEMBERED = 4096
+"""Sizes that are counted before counting starts anew."""
+_TRIED = 0.75
+"""Of the time that is left, what a part of the search space may take where another one is tried behind it."""
+
+_log = logging.getLogger("mugraph.torch_compile")
+
+
+class SizedGraph:
+    """A graph as it runs at any size (`general`), and by what `specialized` makes of its arguments for up to `limit` sizes.
+
+    `numbers` are the arguments that decide all sizes. Safe to call from several threads: while one waits for kernels, the
+    others run the general graph, and all do where they are made in the background, by `later`. What `specialized` raises is
+    reported, and that size stays with the general graph; with `strict` it is raised.
+    """
+
+    def __init__(
+        self,
+        general: Run,
+        specialized: Callable[[Sequence[Any]], Run],
+        numbers: Sequence[int],
+        limit: int,
+        strict: bool = False,
+        later: Later | None = None,
+    ) -> None:
+        self.general, self.specialized = general, specialized
+        self.numbers, self.limit, self.strict = tuple(numbers), limit, strict
+        self.runs: dict[tuple[Any, ...], Run] = {}
+        """By size, what runs it."""
+        self._uses: Counter[tuple[Any, ...]] = Counter()
+        self._turn = Turn(later)
+
+    def __call__(self, *arguments: Any) -> Any:
+        sizes = tuple([arguments[number] for number in self.numbers])
+        run = self.runs.get(sizes)
+        if run is None:
+            run = self._counted(sizes, arguments)
+        return run(*arguments)
+
+    def _counted(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
+        if len(self.runs) < self.limit:
+            if len(self._uses) == _REMEMBERED:
+                self._uses.clear()
+            self._uses[sizes] += 1
+            if self._uses[sizes] >= _USES:
+                self._turn.take(functools.partial(self._add, sizes, arguments))
+        return self.runs.get(sizes, self.general)
+
+    def _add(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> None:
+        if sizes not in self.runs and len(self.runs) < self.limit:
+            self.runs[sizes] = self._made(sizes, arguments)
+
+    def _made(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
+        _log.info("sizes %s of a graph keep coming: they get kernels (%d of %d)", sizes, len(self.runs) + 1, self.limit)
+        if len(self.runs) + 1 == self.limit:
+            _log.info("no more sizes of this graph get kernels; option sizes=... allows more than %d", self.limit)
+        try:
+            return self.specialized(arguments)
+        except Exception:  # a model must run whatever goes wrong in here
+            if self.strict:
+                raise
+            _log.warning("optimizing a graph for sizes %s failed, it runs without; please report this", sizes, exc_info=True)
+            return self.general
+
+
+def at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: BackgroundGraph, changed: Sequence[int] = ()) -> Run:
+    """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything.
+
+    `changed` is as in `optimized`, for graphs of fixed sizes.
+    """
+    numbers = numbers_of(module)
+    if numbers == ():
+        return optimized(options, module, {}, graph, options.budget, changed).forward
+    graphs: GraphsByForm = {}
+    later = graph.later if options.background else None
+    parts: Sequence[MaskedPart | BatchedPart] = masked_parts(module) if options.sizes else []
+    if parts and not computes_elsewhere(module, parts):
+        return _with_masked_parts(options, module, parts, graphs, graph)
+    axis = _axis_of(module, numbers) if numbers and options.sizes else None
+    if axis is None and numbers and options.sizes and not parts:
+        by_rows = _with_row_parts(options, module, graphs, graph)
+        if by_rows is not None:
+            return by_rows
+        parts = batched_parts(module)
+        if parts and not computes_elsewhere(module, parts):
+            return _with_masked_parts(options, module, parts, graphs, graph)
+    general = (
+        _with_masked_parts(options, module, parts, graphs, graph)
+        if parts
+        else optimized(options, module, graphs, graph, options.budget).forward
+    )
+    if numbers is None:
+        _log.info("a graph has symbolic sizes that its integer arguments do not decide; what depends on them stays with torch")
+    if not numbers or not options.sizes:
+        return general
+
+    if axis is not None:
+        at_size = functools.partial(_in_slices, options, module, axis, graphs, graph)
+        return CoveredGraph(general, at_size, axis, options.sizes, options.budget, options.strict, Turn(later))
+
+    def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
+        with _disable_current_modes():
+            return optimized(options, concrete(module, arguments), graphs, graph, options.budget).forward
+
+    _log.info("sizes of a graph are optimized one by one, when they come the third time")
+    return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
+
+
+def _in_slices(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    axis: GraphAxis,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    arguments: Sequence[Any],
+    budget: float | None,
+) -> Run:
+    """The optimized graph at the size of some arguments, which computes its first slices alone if its kernels can."""
+    deadline = Deadline(budget)
+    with _disable_current_modes():
+        ready = ready_to_cut(concrete(module, arguments))
+        plan = planned(options, ready, graphs, graph, budget)
+        whole = plan.spliced(ready).forward
+        with torch.no_grad():
+            return sliced_graph(ready, plan, axis, arguments, whole, deadline) or whole
+
+
+def _with_row_parts(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm, graph: BackgroundGraph) -> Run | None:
+    """The optimized graph, whose parts that do the same to every row of two symbolic sizes run in chunks of rows; None where
+    there are no such parts."""
+    try:
+        ordered, parts = row_parts(module)
+    except SizeMatters as reason:
+        _log.debug("a graph has no parts of rows: %s", reason)
+        return None
+    axes = {part: axis for part in parts if (axis := _axis_of(part.module, (0, 1))) is not None}
+    if not axes:
+        return None
+    shares = _shares(options.budget, [*axes])
+    turn = None if options.background else Turn()  # a call waits for one part at a time, and no other thread for the next one
+
+    def covered(part: RowPart, axis: GraphAxis) -> CoveredGraph:
+        def within(arguments: Sequence[Any], budget: float | None) -> Run:
+            with _disable_current_modes():
+                return optimized(options, concrete(part.module, arguments), graphs, graph, budget).forward
+
+        share = shares[part.form]
+        general = optimized(options, part.module, graphs, graph, share).forward
+        return CoveredGraph(general, within, axis, options.sizes, share, options.strict, turn or Turn(graph.later))
+
+    _log.info("%d parts of a graph do the same to every row: they run in chunks of rows at any two sizes", len(axes))
+    whole = with_parts(ordered, [*axes], [covered(part, axis) for part, axis in axes.items()])
+    return optimized(options, whole, graphs, graph, options.budget).forward
+
+
+def _shares(budget: float | None, parts: Sequence[RowPart]) -> dict[str, float | None]:
+    """What parts have of a budget, by form: half of it equally, and half by the bytes that they read of fixed sizes, as weights
+    are, which say how much is to be computed for a row."""
+    weights = {part.form: sum(map(bytes_of, filter(_is_fixed, part.inputs))) for part in parts}
+    total, deadline = max(sum(weights.values()), 1), Deadline(budget)
+    return {form: deadline.share((1 / len(weights) + weight / total) / 2) for form, weight in weights.items()}
+
+
+def _is_fixed(node: fx.Node) -> bool:
+    return bool(tensors_of(node)) and not varies(node)
+
+
+def _axis_of(module: fx.GraphModule, numbers: Sequence[int]) -> GraphAxis | None:
+    """The axis of a graph along which slices are independent; None where there is none, which the log says why."""
+    try:
+        return GraphAxis.of(module, numbers)
+    except SizeMatters as reason:
+        _log.info("%d calls with symbolic sizes do not run in slices: %s", len(module.graph.nodes), reason)
+        return None
+
+
+def _with_masked_parts(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    parts: Sequence[MaskedPart | BatchedPart],
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+) -> Run:
+    """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
+
+    def specialized(
+        known: GraphsByForm, at_capacity: fx.GraphModule, masked: MaskedGraph, budget: float | None
+    ) -> AtCapacityGraphs | None:
+        ready, deadline, best = ready_to_cut(at_capacity), Deadline(budget), None
+        spaces = _spaces(options, at_capacity, masked)
+        for left, space in zip(range(len(spaces), 0, -1), spaces, strict=True):
+            chosen = replace(options, keep="all", space=space, strict=options.strict and space is options.space)
+            plan = planned(chosen, ready, known, graph, deadline.share(_TRIED if left > 1 else 1.0))
+            for form in [form for form, best_graph in known.items() if form_of(best_graph) == form]:
+                del known[form]  # of what is best as it is written at one capacity others may have kernels
+            if not plan.partition.pieces:
+                continue
+            growing = growing_graph(ready, plan, masked, options.profile)
+            if growing is None:
+                best = best or AtCapacityGraphs(plan.spliced(ready))
+                continue
+            best = AtCapacityGraphs(growing.plan.spliced(ready), growing.module)
+            if not growing.copies:
+                break
+        return best
+
+    later = graph.later if options.background else None
+
+    faster = options.keep == "faster"
+
+    def masked_run(part: MaskedPart, share: float = 1.0) -> MaskedRun:
+        of_part = functools.partial(specialized, {})  # what one part knows no thread changes that works on another
+        budget = Deadline(options.budget).share(share)
+        return MaskedRun(part, of_part, options.sizes, budget, faster, options.strict, later)
+
+    runs: dict[str, MaskedRun | BatchedRun] = {}
+    for part in parts:
+        if part.form not in runs:
+            batched = functools.partial(BatchedRun, made=masked_run, compared=faster)
+            runs[part.form] = batched(part) if isinstance(part, BatchedPart) else masked_run(part)
+    _log.info("%d parts of a graph reduce a symbolic size: kernels of a few capacities run them", len(parts))
+    whole = with_parts(module, parts, [runs[part.form] for part in parts])
+    return optimized(options, whole, graphs, graph, options.budget).forward
+
+
+def _spaces(options: PieceOptions, at_capacity: fx.GraphModule, masked: MaskedGraph) -> list[SearchSpace | None]:
+    """The parts of the search space that are tried for a masked graph at a capacity, until one has kernels that copy nothing."""
+    short = short_iterations(_slots(at_capacity, masked)) if options.space is None and options.target == "cpu" else None
+    return [options.space] if short is None else [None, short]
+
+
+def _slots(at_capacity: fx.GraphModule, masked: MaskedGraph) -> int:
+    """How many slots the axis has in a masked graph at a capacity."""
+    placeholders = [node for node in at_capacity.graph.nodes if node.op == "placeholder"]
+    tensor = tensor_of(placeholders[len(masked.inputs)])
+    assert tensor is not None, "a vector that says what is held"
+    return int(tensor.shape[0])

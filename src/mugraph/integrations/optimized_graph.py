@@ -1,0 +1,134 @@
+"""A graph of ATen calls with kernels in the place of its pieces, and what became of the graphs that were compiled last."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mugraph.devices.targets import target_row
+from mugraph.frontend.graph_passes import owner_of, ready_to_cut
+from mugraph.frontend.in_place import values_behind
+from mugraph.frontend.node_traits import bytes_of
+from mugraph.frontend.partition import Partition, Piece
+from mugraph.frontend.torch_casts import draws_random_numbers, has_effects, tensor_of
+from mugraph.integrations.background import BackgroundGraph, queue
+from mugraph.integrations.waiting import tell, waiting
+from mugraph.pieces.library_ways import example_of
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, optimizer
+from mugraph.pieces.plan import Plan, plans
+from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.benchmarking import quickest
+from mugraph.support.deadline import Deadline
+
+_log = logging.getLogger("mugraph.torch_compile")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What became of one graph."""
+
+    partition: Partition
+    """Of its calls: pieces run as kernels, library kernels, and what torch runs for which reason."""
+    results: Mapping[Piece, Superoptimized]
+
+    def __str__(self) -> str:
+        pieces, distinct = len(self.partition.pieces), len(set(map(id, self.results.values())))
+        library = len(self.partition.library)
+        more = f" and {library} library kernel{'s' * (library != 1)} ({self.packed_bytes / 2**20:.0f} MiB of packed weights)"
+        return (
+            f"{pieces} pieces ({distinct} distinct){more * (library > 0)} run as kernels, {self.partition.byte_share:.0%} of the "
+            f"bytes; {len(self.partition.left)} calls left to torch"
+        )
+
+    @property
+    def packed_bytes(self) -> int:
+        """What the weights of library kernels take once more in the library's layout, but for how it rounds their sizes up."""
+        return sum({owner_of(kernel.weight): bytes_of(kernel.weight) for kernel in self.partition.library}.values())
+
+
+class Compilations(deque[Compiled]):
+    """What became of the graphs compiled last, in order, of `in_all`."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=100)
+        self.in_all = 0
+
+    def append(self, compiled: Compiled) -> None:
+        """Add one, in the place of the oldest where there are too many."""
+        super().append(compiled)
+        self.in_all += 1
+
+
+compilations = Compilations()
+"""Those of this process."""
+
+
+def optimized(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    budget: float | None,
+    changed: Sequence[int] = (),
+) -> fx.GraphModule:
+    """The graph with kernels in the place of its pieces. Its last results are what arguments of the numbers `changed` hold behind
+    the call: they may be written where they lie."""
+    ready = ready_to_cut(module)
+    written = values_behind(ready.graph, changed)
+    return planned(options, ready, graphs, graph, budget, written=written).spliced(ready, written=written)
+
+
+def planned(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    budget: float | None,
+    improved: Callable[[Plan], None] | None = None,
+    written: Mapping[fx.Node, fx.Node] | None = None,
+) -> Plan:
+    """The plan of what is ready to be cut, for `graph` to run, within a budget that is all that was asked for or a share of it;
+    `improved` is given better and better ones before, `written` is as in `ways_in_place`."""
+    deadline, chosen = Deadline(budget), _optimizer(options)
+    calls = sum(node.op == "call_function" for node in module.graph.nodes)
+    limit = "without a limit of time" if budget is None else f"for up to {budget:.0f} seconds"
+    _log.info("kernels are searched for a graph of %d calls, %s", calls, limit)
+    with waiting(options.progress, deadline) if not options.background else nullcontext(), _disable_current_modes():
+        # Dynamo's modes, under which tensors have no data
+        choices = plans(module, target_row(options.target).tensors, chosen, deadline, graphs, improved=improved, written=written)
+        plan = choices[0] if len(choices) == 1 else _fastest(module, choices)
+    reasons = Counter(f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in plan.lost.items())
+    for reason, count in reasons.items():
+        _log.info("%s%s", reason, f" ({count} such pieces)" if count > 1 else "")
+    compiled = Compiled(plan.partition, plan.results)
+    compilations.append(compiled)
+    _log.info("%s", compiled)
+    for reason, count in plan.partition.reasons().items():
+        _log.debug("left to torch: %d x %s", count, reason)
+    graph.confirm(chosen.untested(plan.results.values()))
+    return plan
+
+
+def _optimizer(options: PieceOptions) -> Optimizer:
+    """The optimizer of this process for these options, which has another process search where calls are not to wait."""
+    alike = replace(options, progress=None)  # whoever is told
+    return optimizer(alike, queue.check, queue.search) if options.background else optimizer(alike, tell)
+
+
+def _fastest(module: fx.GraphModule, choices: Sequence[Plan]) -> Plan:
+    """The plan of which calls with tensors like those of the graph take the least time; the first where such calls would draw the
+    random numbers of others, or have other effects."""
+    if any(draws_random_numbers(node) or has_effects(node) for node in module.graph.nodes):
+        return choices[0]
+    tensors = [tensor_of(node) for node in module.graph.nodes if node.op == "placeholder"]
+    examples = [None if tensor is None else example_of(tensor) for tensor in tensors]
+    with torch.no_grad():
+        return choices[quickest([functools.partial(plan.spliced(module).forward, *examples) for plan in choices])]
