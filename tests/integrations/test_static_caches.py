@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mugraph.frontend.in_place import changes_written
+from mugraph.frontend.in_place import Changes, changes_written
 from mugraph.integrations import torch_compile
 from pieces.caches import attention, by_index, by_index_copy, by_slice, returned
 
@@ -39,6 +39,16 @@ def changed_as_a_whole(query: torch.Tensor, cache: torch.Tensor, new: torch.Tens
     return attention(query, cache)
 
 
+def changed_and_returned(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    cache += attention(cache, query)
+    return cache
+
+
+def written_and_returned(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """In place, which the result of the call shows in the graph."""
+    return cache.index_copy_(1, torch.tensor([2, 4]), attention(new, query))
+
+
 def swapped(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     kept = new.clone()
     new[:, :] = cache[:, :2]
@@ -46,8 +56,8 @@ def swapped(query: torch.Tensor, cache: torch.Tensor, new: torch.Tensor) -> torc
     return attention(query, cache)
 
 
-IN_PLACE = [by_slice, by_index, by_index_copy, returned, a_copy_of_a_part, a_view_of_a_part]
-COPIED = [read_before, changed_as_a_whole, swapped]
+IN_PLACE = [by_slice, by_index, by_index_copy, returned, a_copy_of_a_part, a_view_of_a_part, written_and_returned]
+COPIED = [read_before, changed_as_a_whole, changed_and_returned, swapped]
 
 
 def tensors() -> tuple[torch.Tensor, ...]:
@@ -60,14 +70,16 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """For each argument that a call changes, whether what it holds afterwards was computed elsewhere."""
     found: list[bool] = []
 
-    def spied(run: Callable[..., Sequence[Any]], changed: Sequence[int]) -> Callable[..., Sequence[Any]]:
+    def spied(run: Callable[..., Sequence[Any]], changes: Changes) -> Callable[..., Sequence[Any]]:
+        changed = changes.changed
+
         def seen(*arguments: Any) -> Sequence[Any]:
             results = run(*arguments)
             values = results[len(results) - len(changed) :]
             found.extend(value is not arguments[number] for number, value in zip(changed, values, strict=True))
             return results
 
-        return changes_written(seen, changed)
+        return changes_written(seen, changes)
 
     monkeypatch.setattr(torch_compile, "changes_written", spied)
     torch._dynamo.reset()

@@ -8,6 +8,7 @@ was there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -57,9 +58,19 @@ def ways_in_place(graph: fx.Graph, written: Mapping[fx.Node, fx.Node]) -> dict[f
     return {value: IN_PLACE[value.target] for target, value in written.items() if _can_be_written(target, value)}
 
 
-def with_changes_returned(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, ...]]:
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a graph does to its arguments, by their numbers."""
+
+    changed: tuple[int, ...] = ()
+    """Those that get values, in the order of these."""
+    returned: Mapping[int, int] = field(default_factory=dict)
+    """By number of a result, the changed one that is this result."""
+
+
+def with_changes_returned(module: fx.GraphModule) -> tuple[fx.GraphModule, Changes]:
     """A graph that AOTAutograd made, without the copies to its arguments that it ends with: it gives what they would hold behind
-    its results. Also the numbers of these arguments, in the order of the copies.
+    its results, of which some may be these arguments.
 
     Other calls that change something stay where they are.
     """
@@ -69,16 +80,20 @@ def with_changes_returned(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple
     numbers = {copies[node]: number for number, node in enumerate(_placeholders(module.graph))}
     written = [node for node in graph.nodes if node.target is aten.copy_.default and not node.users and node.args[0] in numbers]
     if len({node.args[0] for node in written}) < len(written):
-        return module, ()
-    graph.output((*result, *(node.args[1] for node in written)))  # type: ignore[misc]  # a sequence in these graphs
-    changed = tuple(numbers[node.args[0]] for node in written)
+        return module, Changes()
+    values = {node: node.args[1] for node in written}
+    results: Sequence[Any] = result  # type: ignore[assignment]  # a sequence in these graphs
+    graph.output((*(values.get(each, each) for each in results), *values.values()))
+    changed = {node: numbers[node.args[0]] for node in written}
+    returned = {place: changed[each] for place, each in enumerate(results) if each in changed}
     for node in written:
         graph.erase_node(node)
-    return fx.GraphModule(module, graph), changed
+    return fx.GraphModule(module, graph), Changes(tuple(changed.values()), returned)
 
 
-def changes_written(run: Callable[..., Sequence[Any]], changed: Sequence[int]) -> Callable[..., Sequence[Any]]:
+def changes_written(run: Callable[..., Sequence[Any]], changes: Changes) -> Callable[..., Sequence[Any]]:
     """Calls of what runs a graph of `with_changes_returned`, with the copies at the end, but for what was written in place."""
+    changed, returned = changes.changed, changes.returned
     if not changed:
         return run
 
@@ -88,6 +103,8 @@ def changes_written(run: Callable[..., Sequence[Any]], changed: Sequence[int]) -
         for number, value in zip(changed, results[first:], strict=True):
             if value is not arguments[number]:
                 arguments[number].copy_(value)
+        for place, number in returned.items():
+            results[place] = arguments[number]
         return results[:first]
 
     return call

@@ -131,15 +131,15 @@ def _compiled(
 
     There is nothing constant in training: an optimizer changes parameters behind each step.
     """
-    functional, changed = with_changes_returned(module)
+    functional, changes = with_changes_returned(module)
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is not None and trained:
         metadata.bw_donated_idxs = []  # saved tensors are read and never written to: graphs may be retained
     elif metadata is not None:
-        _mark_constants(functional, [number for number in metadata.static_input_indices if number not in changed])
+        _mark_constants(functional, [number for number in metadata.static_input_indices if number not in changes.changed])
     with torch.no_grad():  # each graph computes what it says, and autograd is around both
-        return make_boxed_func(changes_written(_run(options, functional, functional.forward, changed), changed))
+        return make_boxed_func(changes_written(_run(options, functional, functional.forward, changes.changed), changes))
 
 
 def _forward(
