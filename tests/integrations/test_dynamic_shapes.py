@@ -126,7 +126,7 @@ def test_a_function_that_branches_on_the_size_is_traced_at_each() -> None:
         ({}, None, "no dimension is dynamic"),
         ({0: {2: BATCH}}, None, "has no dimension 2"),
         ({3: {0: BATCH}}, None, "argument 3"),
-        ({"x": {0: BATCH}}, None, "argument 'x'"),
+        ({"x": {0: BATCH}}, None, "argument 'x' .* not among a call's, 0, 1; .*by position or by name"),
         ({0: {0: BATCH}, 1: {1: Dim("batch", 1, 4)}}, None, "two ranges"),
         ({0: {0: BATCH}}, [{"rows": 3}], "rows"),
         ({0: {0: BATCH}}, [], "empty table"),

@@ -89,9 +89,10 @@ class Declared:
     def places(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[int | str, Any, int, Dim]]:
         """Argument, tensor, position and declaration of every dynamic dimension of a call."""
         for argument, dims in self.dynamic.items():
-            given = argument in kwargs if isinstance(argument, str) else 0 <= argument < len(args)
-            if not given:
-                raise InvalidInput(f"argument {argument!r} has dynamic dimensions and is not in the call as it was declared")
+            if argument not in (kwargs if isinstance(argument, str) else range(len(args))):
+                given = ", ".join(map(repr, (*range(len(args)), *kwargs))) or "none"
+                remedy = "name it in `dynamic` as calls give it, by position or by name"
+                raise InvalidInput(f"argument {argument!r} has dynamic dimensions and is not among a call's, {given}; {remedy}")
             tensor = kwargs[argument] if isinstance(argument, str) else args[argument]
             shape = getattr(tensor, "shape", None)
             if shape is None:
