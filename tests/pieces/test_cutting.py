@@ -345,6 +345,13 @@ def test_what_cannot_be_recorded_names_the_line() -> None:
 
     with pytest.raises(InvalidInput, match="cannot be traced"):
         mugraph.superoptimize(torch.func.grad(energy), (torch.ones(3),))
+    for gradients in (
+        lambda x, w: torch.func.grad(lambda row: energy(row @ w))(x),
+        lambda x, w: torch.vmap(torch.func.grad(lambda row: energy(row @ w)))(x),
+        lambda x, w: torch.func.jvp(lambda rows: torch.tanh(rows @ w), (x,), (x,))[1],
+    ):
+        with pytest.raises(InvalidInput, match=r"cannot be traced.*torch.func.*: use torch.compile\(backend='mugraph'\)"):
+            mugraph.superoptimize(gradients, (torch.ones(3, 4), torch.ones(4, 4)))
     with pytest.raises(InvalidInput, match="give example_inputs"):
         mugraph.superoptimize(branching)
 

@@ -9,6 +9,7 @@ import logging
 import re
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -353,7 +354,20 @@ def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
         return InvalidInput(f"{where} changes a tensor it closes over; return the new value instead")
     if isinstance(error, (RuntimeError, ValueError)) and _SHAPE_COMPLAINT.search(text):
         return ShapeMismatch(f"{where}: {text}")
-    return InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}")
+    remedy = ""
+    if _is_of_gradients(error):
+        remedy = "; not all transforms of torch.func can be recorded: use torch.compile(backend='mugraph')"
+    return InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}{remedy}")
+
+
+_DIFFERENTIATING = frozenset({"torch._functorch.eager_transforms", "torch._functorch.predispatch"})
+"""Modules of PyTorch; what it differentiates it wraps into TensorWrappers."""
+
+
+def _is_of_gradients(error: BaseException) -> bool:
+    """Whether an error came of a transform of torch.func that differentiates, as grad and jvp do."""
+    called = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return not called.isdisjoint(_DIFFERENTIATING) or "TensorWrapper" in str(error)
 
 
 @contextlib.contextmanager
