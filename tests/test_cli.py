@@ -536,7 +536,23 @@ def test_a_link_to_a_folder_stays_and_what_it_leads_to_is_replaced(program: Path
     ],
 )
 def test_wrong_words_are_named_before_anything_is_loaded(words: list[str], said: str) -> None:
-    script = f"import sys; from mugraph.cli import main; code = main(['optimize', 'rmsnorm', *{words!r}]); "
+    assert_refused_before_anything_is_loaded(["rmsnorm", *words], said)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("rmsnorms", "unknown workload 'rmsnorms'; use one of rmsnorm, .*, ntrans, or FILE.py:function, or FILE.onnx"),
+        ("missing.py:f", "there is no file missing.py"),
+        ("softmax.py", "'softmax.py' does not name a function; write FILE.py:function"),
+    ],
+)
+def test_what_is_not_there_is_named_before_anything_is_loaded(word: str, said: str) -> None:
+    assert_refused_before_anything_is_loaded([word], said)
+
+
+def assert_refused_before_anything_is_loaded(words: list[str], said: str) -> None:
+    script = f"import sys; from mugraph.cli import main; code = main(['optimize', *{words!r}]); "
     script += "assert 'torch' not in sys.modules and 'mugraph.api' not in sys.modules; sys.exit(code)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr

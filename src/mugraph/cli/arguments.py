@@ -161,6 +161,7 @@ def resolve(
     """The workload, `FILE.py:function` or `FILE.onnx` that `word` names; raises InvalidInput for options that do not apply."""
     from mugraph.frontend.files import is_file_function
 
+    check_subject(word)
     options = {"--batch": batch, "--dtype": dtype, "--size": size, "--norm": norm}
     if word.endswith(".onnx"):
         return _from_onnx(word, options)
@@ -172,6 +173,17 @@ def resolve(
     inputs = builtin.inputs(batch, dtype or "fp32", size or "full")
     origin = {"word": word, "batch": batch, "dtype": dtype, "size": size, "norm": norm}
     return Subject(word, builtin.description, builtin.function(norm), inputs, origin)
+
+
+def check_subject(word: str) -> None:
+    """Raise InvalidInput, with little to load, for a word that names no workload and no file that is there."""
+    from mugraph.frontend.files import is_file_function, path_and_name
+    from mugraph.frontend.workloads import WORKLOADS
+
+    if is_file_function(word):
+        path_and_name(word)
+    elif word not in WORKLOADS and not word.endswith(".onnx"):
+        raise InvalidInput(f"unknown workload {word!r}; use one of {', '.join(WORKLOADS)}, or FILE.py:function, or FILE.onnx")
 
 
 def _from_file(word: str, options: Mapping[str, Any]) -> Subject:

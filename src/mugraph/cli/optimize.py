@@ -86,7 +86,7 @@ def optimize(
     traceback: Traceback = False,
 ) -> int:
     """Discover, verify and compile fused kernels."""
-    from mugraph.cli.arguments import check_word, processes_of
+    from mugraph.cli.arguments import check_subject, check_word, processes_of
     from mugraph.devices import device_for
     from mugraph.support.store import Mode
 
@@ -101,6 +101,7 @@ def optimize(
         from mugraph.results.places import check_replaceable
 
         check_replaceable(output)
+    check_subject(workload)
     from mugraph.api import optimize_graph, superoptimize
     from mugraph.cli.arguments import resolve, space_of
     from mugraph.cli.output import optimization_json, print_optimization

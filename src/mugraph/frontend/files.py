@@ -80,19 +80,25 @@ def is_file_function(text: str) -> bool:
     return ".py:" in text or text.endswith(".py")
 
 
-def load_function(text: str) -> FileFunction:
-    """The function that FILE.py:function names.
-
-    Raises InvalidInput for a file that is not there, that is not Python or fails when run, and for a name that is not
-    there or cannot be called.
-    """
+def path_and_name(text: str) -> tuple[Path, str]:
+    """The parts of FILE.py:function. Raises InvalidInput for a text that is none, and for a file that is not there."""
     file, _, name = text.rpartition(":")
     if not file.endswith(".py") or not name:
         raise InvalidInput(f"{text!r} does not name a function; write FILE.py:function")
     path = Path(file)
     if not path.is_file():
         raise InvalidInput(f"there is no file {file}")
-    module = _run(path)
+    return path, name
+
+
+def load_function(text: str) -> FileFunction:
+    """The function that FILE.py:function names.
+
+    Raises InvalidInput for a file that is not there, that is not Python or fails when run, and for a name that is not
+    there or cannot be called.
+    """
+    file, name = path_and_name(text)
+    module = _run(file)
     function = getattr(module, name, None)
     if function is None:
         raise InvalidInput(f"{file} has no function {name!r}; it has {_callables(module) or 'none'}")
@@ -100,7 +106,7 @@ def load_function(text: str) -> FileFunction:
         raise InvalidInput(f"{file}:{name} is a class; make an instance in the file and name that")
     if not callable(function) and not isinstance(function, Program):
         raise InvalidInput(f"{file}:{name} is of type {type(function).__name__}; name a function, a module or a Program")
-    return FileFunction(path, name, function, module)
+    return FileFunction(file, name, function, module)
 
 
 _ran: ContextVar[dict[Path, ModuleType] | None] = ContextVar("ran", default=None)
