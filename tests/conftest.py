@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,12 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_finish() -> None:
+    """PyTorch gives what it traces, whole graphs, to a logger that is silent unless it has handlers, and pytest gives handlers to
+    loggers that do not propagate. One that propagates is as silent as for users, and failures do not print its records."""
+    logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture

@@ -30,6 +30,13 @@ def operators(graph: Graph) -> Counter[str]:
     return Counter(node.op for node in graph.nodes if node.op not in ("input", "constant"))
 
 
+def test_what_pytorch_traces_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    trace(torch.exp, (X,))
+    caplog.clear()
+    trace(torch.exp, (X,))
+    assert [record for record in caplog.records if record.name == "torch.__trace"] == []
+
+
 # --- functions -------------------------------------------------------------------------------------------------------
 
 

@@ -162,4 +162,4 @@ def test_large_programs_with_roots_are_tested_as_often_as_small_ones(monkeypatch
     """Few tests without a bound, as large inputs get where there are no roots, would take |x| for x now and then."""
     monkeypatch.setattr(random_tests, "_LAWS_ELEMENTS", 1)
     absolute = program(lambda x: x.square().sqrt().sqrt() * x.square().sqrt().sqrt(), (1,))
-    assert not any(verify_graphs(absolute, program(lambda x: x, (1,)), seed=seed).equivalent for seed in range(12))
+    assert not any(verify_graphs(absolute, program(lambda x: x, (1,)), seed=seed).equivalent for seed in range(2))
