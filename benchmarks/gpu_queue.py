@@ -74,6 +74,11 @@ QUEUE = (
     Entry("layers", ("benchmarks/gpu_layers.py", "--saved", "{results}/layers", "--output", "{results}/layers.json"), 600),
     Entry("order", (_ORDER, *_AT_ONCE, "--most", "8", "--output", "{results}/order.json"), 600),
     Entry("engines", ("benchmarks/engines.py", "--batches", "64", "512", "--output", "{results}/engines.json"), 600),
+    Entry(
+        "early",
+        ("benchmarks/engines.py", "gqa", "lora", "qknorm", "--batches", "1", "8", "--output", "{results}/early.json"),
+        300,
+    ),
     Entry("products", ("benchmarks/gpu_products.py", "--output", "{results}/products.json"), 540),
     Entry("rounded", (_ROUNDED, "--output", "{results}/rounded.json"), 180),
     Entry("aim", (_TIMES, "rmsnorm", "--batches", "2", "--output", "{results}/aim.json"), 180),

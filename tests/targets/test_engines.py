@@ -71,7 +71,9 @@ def test_panels_that_boxes_bring_are_multiplied_right(name: str, rows: int) -> N
 def test_many_random_block_graphs(seed: int) -> None:
     dtype = (DType.FP16, DType.BF16)[seed % 2]
     boxes = seed % 4 > 1
-    engines = Engines(bulk_row_bytes=128, warp_group_rows=1 + seed % 40, tensor_maps=boxes, producer_warps=boxes)
+    engines = Engines(
+        bulk_row_bytes=128, warp_group_rows=1 + seed % 40, tensor_maps=boxes, producer_warps=boxes, early_launches=boxes
+    )
     on = EmulatedCuda(Cuda("sm_90", 200_000, engines=engines), seed)
     assert emulated(many_kernels(seed, 12, dtype), on, seed) < 10 * ERRORS[dtype]
     assert on.findings == []

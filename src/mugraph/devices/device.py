@@ -29,6 +29,9 @@ class Engines:
     kernels take them where that needs fewer issue slots."""
     producer_warps: bool = False
     """Whether a warp beside a block's threads copies for rings that units alone read, so that those threads need not meet."""
+    early_launches: bool = False
+    """Whether a kernel may be launched while the one before it in its muGraph ends, and waits for that itself (NVIDIA:
+    programmatic dependent launch, sm_90 on)."""
 
 
 NO_ENGINES = Engines()

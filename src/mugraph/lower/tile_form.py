@@ -489,7 +489,8 @@ class Kernel:
     of the block graph. `tensors` says where those of the block graph lie that lie in buffers: one that moves has an entry for
     each place, in this order. Nothing that runs depends on it. Where one of `skips` holds an iteration may be left out, or run.
     `growing` says which inputs have lengths that are arguments, `slices` that the number of these is one. Blocks are numbered by
-    `bands`, or with the last dimension of the grid fastest.
+    `bands`, or with the last dimension of the grid fastest. A kernel that is `chained` may be launched before the kernels before
+    it in its muGraph are over: it waits for these, and lets the next one be launched.
     """
 
     name: str
@@ -512,6 +513,7 @@ class Kernel:
     growing: Growing | None = None
     slices: FirstSlices | None = None
     bands: Bands | None = None
+    chained: bool = False
 
     @property
     def statements(self) -> tuple[Statement, ...]:

@@ -23,8 +23,9 @@ A statement begins with its label, if it has one: the operator and the node of t
 and `max=` combine with what is there; a reduction over the last dimension of its sources says how it combines (`sum over`, `max
 over`). Expressions are templates of the operator table, or numbers, in quotation marks, and `#0` is the first source. A barrier
 stands before the statement that threads meet at. `bands(0, 8)` says that eight neighbours along dimension 0 of the grid run one
-after the other. `load 0 = body in0[...]` says that node 0 of the block graph reads this window as one tile, in every iteration;
-`skip "-inf" in0[...]` that an iteration for which all of this window is -inf may be left out.
+after the other, and `chained` that the kernel may be launched before the one before it is over. `load 0 = body in0[...]` says
+that node 0 of the block graph reads this window as one tile, in every iteration; `skip "-inf" in0[...]` that an iteration for
+which all of this window is -inf may be left out.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def format_kernel(kernel: Kernel) -> str:
 def _header(kernel: Kernel) -> str:
     grid = f" grid({_numbers(kernel.grid)})" if kernel.grid else ""
     grid += "" if kernel.bands is None else f" bands({kernel.bands.dim}, {kernel.bands.size})"
+    grid += " chained" if kernel.chained else ""
     extents = {"loop": kernel.loop, "threads": kernel.threads, "resident": kernel.resident}
     return f"kernel {kernel.name}{grid}{''.join(f' {name}({size})' for name, size in extents.items() if size != 1)} {{"
 
@@ -209,6 +211,7 @@ class _Parser(Cursor):
         name = self.expect("name", "the name of a kernel").text
         grid = tuple(self._listed_numbers()) if self.accept("grid") else ()
         bands = self._bands() if self.accept("bands") else None
+        chained = self.accept("chained")
         loop, threads, resident = (self._extent(word) for word in ("loop", "threads", "resident"))
         self.punctuation("{")
         buffers = self._each("buffer", self._buffer)
@@ -244,6 +247,7 @@ class _Parser(Cursor):
             tensors,
             skips,
             bands=bands,
+            chained=chained,
         )
 
     def _bands(self) -> Bands:

@@ -46,13 +46,15 @@ _REMEDIES = {
 class LaunchShape:
     """Blocks of the grid (one to three dimensions), threads of a block, bytes of dynamic shared memory of a block.
 
-    `maps` are the tensor maps that the kernel takes after its operands, each with the number of the operand that it is of.
+    `maps` are the tensor maps that the kernel takes after its operands, each with the number of the operand that it is of. A
+    kernel that is `chained` waits itself for the kernels before it.
     """
 
     grid: tuple[int, ...]
     threads: int
     shared_bytes: int
     maps: tuple[tuple[int, TensorMap], ...] = ()
+    chained: bool = False
 
 
 class Launcher:
@@ -164,7 +166,8 @@ class Launches:
     def _prepare(self, stream: int) -> _Prepared:
         values = (ctypes.c_uint64 * (self._count + 1))()  # the last is the null pointer that scratch memory is
         start = ctypes.addressof(values)
-        launches, tables, maps = [], [], []
+        launches: list[tuple[Any, ...]] = []
+        tables, maps = [], []
         for kernel, operands in zip(self._kernels, self._operands, strict=True):
             own = [EncodedMap(matrix, operands[number], kernel) for number, matrix in kernel.shape.maps]
             pointers = [start + _POINTER * place for place in operands]
@@ -172,7 +175,8 @@ class Launches:
             table = (ctypes.c_void_p * len(pointers))(*pointers)
             tables.append(table)
             maps.extend(own)
-            launches.append((_configuration(kernel.shape, stream), kernel.function, ctypes.addressof(table), 0))
+            early = kernel.shape.chained and bool(launches)
+            launches.append((_configuration(kernel.shape, stream, early), kernel.function, ctypes.addressof(table), 0))
         write = partial(struct.Struct(f"={self._count}Q").pack_into, values, 0)
         return _Prepared(_writing_maps(write, maps) if maps else write, tuple(launches), tables)
 
@@ -273,12 +277,18 @@ def _encode_tiled() -> Callable[..., int]:
     return ctypes.CFUNCTYPE(mode, pointer, mode, ctypes.c_uint32, pointer, *sizes, mode, mode, mode, mode)(int(address))
 
 
-def _configuration(shape: LaunchShape, stream: int) -> Any:
+def _configuration(shape: LaunchShape, stream: int, early: bool) -> Any:
+    """What the driver is told of a launch; an `early` one may begin before the launch before it on the stream is over."""
     driver = _driver()
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = (*shape.grid, 1, 1)[:3]
     config.blockDimX, config.blockDimY, config.blockDimZ = shape.threads, 1, 1
     config.sharedMemBytes, config.hStream = shape.shared_bytes, driver.CUstream(stream)
+    if early:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.attrs, config.numAttrs = [attribute], 1
     return config
 
 

@@ -101,7 +101,8 @@ class Cuda(NvidiaGpu):
         """The launches with kernels as they are lowered for one thread, on device tensors in their layouts."""
         launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
         require_no_lookups(launches)
-        return with_shared_kernels(with_device_layouts(graph, launches) if self.passes.layouts else launches)
+        shared = with_shared_kernels(with_device_layouts(graph, launches) if self.passes.layouts else launches)
+        return _chained(shared) if self.engines.early_launches and len(shared) > 1 else shared
 
     def _after_each_pass(self, kernel: Kernel) -> list[tuple[str, Kernel]]:
         return [*stages(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors, self.cache_bytes)]
@@ -119,6 +120,11 @@ class Cuda(NvidiaGpu):
         return {kernel.name: Launcher(cubin, kernel.name, launch_shape(kernel)) for kernel in kernels}
 
 
+def _chained(launches: Mapping[int, Launch]) -> dict[int, Launch]:
+    """The launches with kernels that may be launched before those before them are over."""
+    return {index: replace(launch, kernel=replace(launch.kernel, chained=True)) for index, launch in launches.items()}
+
+
 def _kernels(launches: Mapping[int, Launch]) -> list[Kernel]:
     """The kernels of launches, each once, in their order."""
     return [*dict.fromkeys(launch.kernel for launch in launches.values())]
@@ -131,4 +137,4 @@ def launch_shape(kernel: Kernel) -> LaunchShape:
         blocks *= count
     names = (*kernel.inputs, *kernel.outputs)
     maps = tuple((names.index(matrix.buffer), matrix) for matrix in tensor_maps(kernel))
-    return LaunchShape((blocks,), kernel.launched_threads, kernel.shared_bytes, maps)
+    return LaunchShape((blocks,), kernel.launched_threads, kernel.shared_bytes, maps, kernel.chained)

@@ -45,6 +45,9 @@ def _print_kernel(kernel: Kernel) -> str:
         text.line("const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;")
         _print_coordinates(text)
         _print_memory(text)
+        if kernel.chained:
+            text.line("griddepcontrol_wait();")
+            text.line("griddepcontrol_launch_dependents();")
         declare_held_sums(text)
         write_ring(text)
         body, after = len(kernel.before), len(kernel.before) + len(kernel.body)
@@ -76,7 +79,13 @@ def _require_printable(kernel: Kernel) -> None:
 
 
 def _parameters(kernel: Kernel) -> str:
-    inputs = (f"const {kernel.buffer(name).dtype}_t *__restrict__ {name}" for name in kernel.inputs)
+    """The kernel's parameters.
+
+    What kernels before it may still write is not promised to stay as it is (`__restrict__`): the compiler might load it before
+    the kernel waits for them.
+    """
+    promise = "" if kernel.chained else "__restrict__ "
+    inputs = (f"const {kernel.buffer(name).dtype}_t *{promise}{name}" for name in kernel.inputs)
     outputs = (f"{kernel.buffer(name).dtype}_t *__restrict__ {name}" for name in kernel.outputs)
     maps = (f"TENSOR_MAP {MAP_NAME}{number}" for number in range(len(tensor_maps(kernel))))
     return ", ".join((*inputs, *outputs, *maps))

@@ -48,7 +48,7 @@ class Launch(ctypes.Structure):
     _fields_ = (
         *(("kernel", ctypes.c_char * 64), ("device", ctypes.c_int), ("stream", ctypes.c_uint64)),
         *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint)),
-        *(("operands", ctypes.c_uint64 * 16), ("maps", ctypes.c_uint64 * 16 * 4)),
+        *(("operands", ctypes.c_uint64 * 16), ("maps", ctypes.c_uint64 * 16 * 4), ("early", ctypes.c_int)),
     )
 
 
@@ -122,6 +122,26 @@ def test_the_machine_code_is_read_once_and_loaded_on_each_device_when_it_is_need
         assert torch.equal(held(executable(x)[0]), held(x))
     assert DRIVER.stub_loads() <= 1
     assert [launch.device for launch in launches()] == [0] * 3 + [1] * 3 + [0] * 3 + [1] * 3
+
+
+def test_kernels_behind_the_first_of_a_call_are_launched_early_where_they_wait_themselves() -> None:
+    copy_rows()
+    usual, early, x = built("three", FOLDER), built("early", FOLDER), on(0, rows())
+    for executable in (usual, early, early):
+        assert torch.equal(held(executable(x)[0]), held(x))
+    assert [launch.early for launch in launches()] == [0, 0, 0] + [0, 1, 1] * 2, (
+        "what was before the call may not wait for others"
+    )
+    torch_side.streams[0] = 0x1001
+    early(x)
+    assert [launch.early for launch in launches()[-3:]] == [0, 1, 1]
+
+
+def test_a_kernel_behind_a_call_of_the_library_is_not_launched_early() -> None:
+    mixed = built("early mixed", FOLDER)
+    assert all(kernel.chained for kernel in mixed.kernels)
+    mixed(on(0, torch.randn(64, 64)), on(0, torch.randn(64, 64)))
+    assert [launch.early for launch in launches()] == [0, 0]
 
 
 def test_tensors_on_two_devices_are_refused_by_name() -> None:

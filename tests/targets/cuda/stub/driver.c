@@ -12,15 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES = 2, KERNELS = 1024, OPERANDS = 16, MAPS = 4, MAP_WORDS = 16, LAUNCHES = 4096, USUAL_SHARED = 49152, LARGEST_SHARED = 232448 };
+enum { DEVICES = 2, KERNELS = 1024, OPERANDS = 16, MAPS = 4, MAP_WORDS = 16, LAUNCHES = 4096, USUAL_SHARED = 49152, LARGEST_SHARED = 232448, EARLY_LAUNCH = 6 };
 enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_SUPPORTED = 801, WHILE_CAPTURING = 900 };
 
-typedef struct { unsigned grid[3], block[3], shared; void *stream; void *attributes; unsigned attribute_count; } Configuration;
+typedef struct { unsigned grid[3], block[3], shared; void *stream; const void *attributes; unsigned attribute_count; } Configuration;
+typedef struct { int id, padding, value; } Attribute;
 typedef struct { int device; } Context;
 typedef struct Kernel Kernel;
 typedef struct { Kernel *kernel; int device, loaded; } Function;
 struct Kernel { char name[64]; int allowed[DEVICES]; Function functions[DEVICES]; };
-typedef struct { char kernel[64]; int device; uint64_t stream; unsigned grid[3], block[3], shared; uint64_t operands[OPERANDS], maps[MAPS][MAP_WORDS]; } Launch;
+typedef struct { char kernel[64]; int device; uint64_t stream; unsigned grid[3], block[3], shared; uint64_t operands[OPERANDS], maps[MAPS][MAP_WORDS]; int early; } Launch;
 
 static Context contexts[DEVICES] = {{0}, {1}};
 static Kernel kernels[KERNELS];
@@ -129,7 +130,10 @@ int cuLaunchKernelEx(const Configuration *configuration, Function *function, voi
     uint64_t stream = (uint64_t)configuration->stream;  /* of device 1 from 0x2000 on, of device 0 from 0x1000 on */
     if (!stream && !current[depth]) return INVALID_CONTEXT;
     int device = stream ? (int)(stream >> 12) - 1 : current[depth]->device;
-    if (device != function->device || !parameters || configuration->attribute_count) return INVALID_HANDLE;
+    if (device != function->device || !parameters) return INVALID_HANDLE;
+    const Attribute *attribute = configuration->attributes;
+    int early = configuration->attribute_count == 1;
+    if (configuration->attribute_count > 1 || (early && (attribute->id != EARLY_LAUNCH || attribute->value != 1))) return INVALID_VALUE;
     if (configuration->shared > USUAL_SHARED && (int)configuration->shared > function->kernel->allowed[device]) return INVALID_VALUE;
     if (capturing && !function->loaded) return WHILE_CAPTURING;
     if (!recording) return SUCCESS;
@@ -139,6 +143,7 @@ int cuLaunchKernelEx(const Configuration *configuration, Function *function, voi
     strcpy(launch->kernel, function->kernel->name);
     launch->device = device;
     launch->stream = stream;
+    launch->early = early;
     launch->shared = configuration->shared;
     memcpy(launch->grid, configuration->grid, sizeof launch->grid);
     memcpy(launch->block, configuration->block, sizeof launch->block);

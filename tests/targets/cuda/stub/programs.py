@@ -32,9 +32,15 @@ GRAPHS = {
     "two": chain_of_kernels(2, SHAPE),
     "three": chain_of_kernels(3, SHAPE),
     "mixed": mixed(),
+    "early": chain_of_kernels(3, SHAPE),
+    "early mixed": mixed(),
     "boxes": product(16, 512, 256, grid=2, loop=2, dtype=DType.FP16),
 }
-ENGINES = {"boxes": Engines(tensor_maps=True)}
+ENGINES = {
+    "boxes": Engines(tensor_maps=True),
+    "early": Engines(early_launches=True),
+    "early mixed": Engines(early_launches=True),
+}
 """Of those graphs that use more units than the device's description says."""
 
 

@@ -111,6 +111,12 @@ INLINE void proxy_fence();
    thread: copies that several lanes issue would become a loop over these, for the engine takes its operands from uniform registers. */
 INLINE bool elected();
 
+/* A kernel may be launched before those before it in a stream are over (sm_90 or later). Behind griddepcontrol_wait() these are, and
+   the calling thread sees what they have written; before, it touches no device memory. In a kernel that was launched as any other
+   nothing is waited for. Once every block has called griddepcontrol_launch_dependents(), or ended, the next kernel may be launched. */
+INLINE void griddepcontrol_wait();
+INLINE void griddepcontrol_launch_dependents();
+
 /* Warp groups (sm_90 alone): four warps, the first of them a multiple of four, that call together (marked "group").
    A matrix in shared memory lies in rows of SWIZZLE = 128, 64 or 32 bytes, each next row behind the one before. Its chunks of 16
    bytes change places: bits 4 and up of an address are combined by exclusive or with bits 7 and up, as many as count the chunks

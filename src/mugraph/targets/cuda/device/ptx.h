@@ -168,6 +168,9 @@ INLINE bool elected()
     return chosen;
 }
 
+INLINE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+INLINE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride)
 {
     constexpr unsigned long long mode = SWIZZLE == 128 ? 1 : SWIZZLE == 64 ? 2 : 3;

@@ -133,6 +133,7 @@ class _Shape(ctypes.Structure):
         ("seconds", ctypes.c_double),
         ("map_count", ctypes.c_int32),
         ("maps", ctypes.POINTER(_Map)),
+        ("early", ctypes.c_int32),
     )
 
 
@@ -198,6 +199,7 @@ class _Library:
             0.0 if seconds == math.inf else seconds,
             len(shape.maps),
             (_Map * len(shape.maps))(*(_map(operand, matrix) for operand, matrix in shape.maps)),
+            shape.chained,
         )
         found, statistics = (_Finding * _MOST_FINDINGS)(), _Statistics()
         with self._lock:

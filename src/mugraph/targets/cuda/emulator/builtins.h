@@ -24,6 +24,7 @@ void emulated_mbarrier_wait(void *barrier, int parity);
 void emulated_bulk_copy(void *shared, const void *from, int bytes, void *barrier);
 void emulated_box_copy(void *shared, const void *map, int column, int row, void *barrier);
 void emulated_proxy_fence();
+void emulated_griddepcontrol_wait();
 /* The left factor lies in registers, or, where `left` is null, in shared memory as `left_matrix` says. */
 void emulated_wgmma(
     float *sum, int columns, const unsigned *left, unsigned long long left_matrix, unsigned long long matrix, bool columns_first,

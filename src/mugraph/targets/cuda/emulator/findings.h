@@ -18,6 +18,7 @@ enum class Kind : std::int32_t {
     registers,       /* registers given to an asynchronous unit with no fence since they could be touched */
     unfinished,      /* an asynchronous copy that nobody has waited for when its block ends */
     disagreement,    /* threads of a group that name different matrices */
+    early,           /* device memory touched while kernels before this one may still run */
 };
 
 /* Where: shared memory, the kernel's operand of that number, or nowhere known. */

@@ -21,6 +21,7 @@ class Fault(Enum):
     REGISTERS = "gives registers to an asynchronous unit with no fence before"
     UNFINISHED = "is still being copied when the block ends"
     DISAGREEMENT = "names another matrix than the first thread of its group"
+    EARLY = "is touched before the thread has waited for the kernels before this one"
 
 
 @dataclass(frozen=True, slots=True)

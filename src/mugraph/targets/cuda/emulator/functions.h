@@ -96,6 +96,9 @@ INLINE bool elected()
     return threadIdx.x % 32 == 31;
 }
 
+INLINE void griddepcontrol_wait() { emulated_griddepcontrol_wait(); }
+INLINE void griddepcontrol_launch_dependents() {}
+
 template <int SWIZZLE> INLINE matrix_t wgmma_matrix(const void *start, int leading, int stride)
 {
     static_assert(SWIZZLE == 128 || SWIZZLE == 64 || SWIZZLE == 32, "rows of matrices have 128, 64 or 32 bytes");

@@ -48,6 +48,8 @@ struct Shape {
     /* Of matrices in operands, which the kernel takes after these. */
     std::int32_t map_count;
     const MapView *maps;
+    /* Whether it is launched before the kernels before it are over. */
+    std::int32_t early;
 };
 
 void *addresses[kMaxArguments];
@@ -128,6 +130,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
     shared_bytes = shape->shared_bytes;
     regions.assign(shape->regions, shape->regions + shape->region_count);
     counting = shape->count_wavefronts != 0;
+    early = shape->early != 0;
     found = 0;
     abandoned = false;
     emulation::statistics = {};
@@ -146,6 +149,7 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
         block = shape->block_count != 0 ? shape->blocks[turn] : static_cast<int>(turn);
         blockIdx = {block % gridDim.x, block / gridDim.x % gridDim.y, block / gridDim.x / gridDim.y};
         poison(shared_memory(), shared_bytes);
+        forget_waits();
         run_block(shape->threads, shape->seed, call_kernel);
         forget_copies();
         end_mbarriers();

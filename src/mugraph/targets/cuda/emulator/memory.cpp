@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -20,6 +21,7 @@ namespace emulation {
 Finding findings[kMaxFindings];
 int found;
 bool abandoned;
+bool early;
 int cell_shift = 1;
 std::vector<Operand> operands;
 std::size_t shared_bytes;
@@ -30,6 +32,8 @@ namespace {
 Cell shared_cells[kMaxShared];
 /* Proxy fences of each thread of the block. */
 std::uint32_t fences[kMaxThreads];
+/* Whether a thread of the block has waited for the kernels before this one. */
+bool waited_for_kernels[kMaxThreads];
 
 /* Shared memory between two guards, which belong to it and lie out of its bounds. */
 unsigned char *shared_region()
@@ -121,6 +125,8 @@ Span cells_of(const void *address, std::uint32_t bytes, std::uint32_t alignment,
         report(Kind::out_of_bounds, address, bytes, window.place, -1, site);
         return {nullptr, nullptr, window.place};
     }
+    if (early && window.place != kShared && !waited_for_kernels[thread])
+        report(Kind::early, address, bytes, window.place, -1, site);
     if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0)
         report(Kind::misaligned, address, bytes, window.place, -1, site);
     if (writes && !window.writable)
@@ -330,6 +336,8 @@ void read_by_unit(const void *address, std::uint32_t bytes, std::uint32_t produc
 
 void fence_writes() { ++fences[thread]; }
 
+void forget_waits() { std::fill(std::begin(waited_for_kernels), std::end(waited_for_kernels), false); }
+
 void check_outputs()
 {
     for (std::size_t number = 0; number < operands.size(); ++number) {
@@ -339,6 +347,8 @@ void check_outputs()
                 report(Kind::unwritten, operand.memory + (cell << cell_shift), 1 << cell_shift, static_cast<std::int32_t>(number), -1, nullptr);
     }
 }
+
+extern "C" void emulated_griddepcontrol_wait() { waited_for_kernels[thread] = true; }
 
 } // namespace emulation
 

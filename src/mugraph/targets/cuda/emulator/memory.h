@@ -103,6 +103,12 @@ void read_by_unit(const void *address, std::uint32_t bytes, std::uint32_t produc
 /* The calling thread's writes so far may be touched by units beside the threads. */
 void fence_writes();
 
+/* Whether the kernels before this one may still run when it begins, and a thread may touch operands only once it has waited for them. */
+extern bool early;
+
+/* No thread of the block that begins has waited for the kernels before this one. */
+void forget_waits();
+
 /* Report what the kernel left unwritten in its outputs. */
 void check_outputs();
 
