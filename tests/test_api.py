@@ -320,6 +320,35 @@ def test_workers_share_a_search_that_does_not_end_early(monkeypatch: pytest.Monk
     assert asked == [2]
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_where_what_is_found_first_fails_the_search_goes_on_before_the_next_of_it_is_tried(
+    monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    """What one search finds first may fail alike: attention whose scores a library stores in fp16 took all the time there was."""
+    best, *others = (
+        candidate.graph for candidate in mugraph.superoptimize(normalised_product, inputs(), profile=False).candidates
+    )
+    assert len(others) > 1
+    tried: list[Graph] = []
+    proved = qualification.Qualifier._proved
+
+    def judged(self: qualification.Qualifier, entry: qualification.Contestant, name: str) -> qualification.Proved | None:
+        tried.append(entry.graph)
+        return proved(self, entry, name) if entry.graph == construct(best) else None
+
+    def searched(*program: object, options: Options, **settings: object) -> SearchResult:
+        first = options.least_gain == ANY_GAIN
+        proposals = [Proposal(graph, 2e-6 + number) for number, graph in enumerate(others)]
+        return SearchResult(proposals if first else [Proposal(best, 1e-6), *proposals], SearchReport(settled=first and goes_on))
+
+    monkeypatch.setattr(qualification.Qualifier, "_proved", judged)
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
+    opt = mugraph.superoptimize(normalised_product, inputs(), profile=False, cache="off", budget=600)
+    assert tried[0] == construct(others[0])
+    assert tried[1] == construct(best if goes_on else others[1])
+    assert [candidate.graph for candidate in opt.candidates] == [construct(best)] * goes_on
+
+
 @pytest.mark.parametrize("budget", [None, 600])
 def test_a_search_for_a_given_form_does_not_settle(monkeypatch: pytest.MonkeyPatch, budget: float | None) -> None:
     gains: list[float] = []

@@ -320,8 +320,8 @@ def _found(
     proposals = _proposals(found, prepared, wanted)
     if measured:
         early = qualifier.first_proved(proposals, prepared.problem.inputs)
-    else:
-        qualifier.compile_and_prove(proposals, most=1)
+    else:  # where the first one fails, others of the same search may fail as it did, while the search knows of better ones
+        qualifier.compile_and_prove(proposals[:1] if better else proposals, most=1)
     if wanted.enough is not None:
         qualifier.end_after(wanted.enough)
     if better and isinstance(found, SearchResult) and qualifier.may_prove_another:
