@@ -96,6 +96,27 @@ def test_heads_that_share_a_mask_are_evaluated_in_turn() -> None:
         assert shapes[0][0] == first
 
 
+def test_single_elements_are_not_evaluated_in_turn() -> None:
+    """Of a gated MLP's activation rows are slices, each evaluated at once: a call for each of its numbers took minutes."""
+    written = Program()
+    gate, up = (written.input(name, (6, 120), DType.BF16) for name in ("gate", "up"))
+    written.output(gate.silu() * up)
+    program, rows = written.graph, 0
+    sliced = Reference.of(program)
+    assert (len(sliced.cut), len(sliced.kept)) == (1, 1)
+
+    def evaluated(graph: Graph, slices: Sequence[Array]) -> Sequence[Array]:
+        nonlocal rows
+        rows += 1
+        assert slices[0].shape == (1, 120)
+        return operator_by_operator(graph)(*slices)
+
+    inputs = random_inputs(program, 0)
+    for found, whole in zip(sliced.in_turn(inputs, sliced.all, evaluated), operator_by_operator(program)(*inputs), strict=True):
+        np.testing.assert_array_equal(found, whole)
+    assert rows == 6
+
+
 def test_of_slices_that_repeat_the_program_is_run_on_those_that_differ() -> None:
     program, found = attention(), Reference.of(attention())
     for counts in (found.all, found.few, (2, 3, 4)):

@@ -174,11 +174,15 @@ class Reference:
         return self._by_slices(inputs, _first(counts), evaluated, [*range(len(self.cut)), *shortest])
 
     def _is_free(self, position: int, counts: Counts) -> bool:
-        """Whether evaluating slices along an axis in turn takes no more work than all together, and reading them takes less."""
+        """Whether evaluating slices along an axis in turn takes no more work than all together, and reading them takes less.
+
+        Not where each is so small that calls are most of what it takes.
+        """
         size, whole = counts[position], self.work(counts)
         one = [1 if other == position else count for other, count in enumerate(counts)]
         read = sum(map(math.prod, self.input_shapes(one)))
-        return size > 1 and size * self.work(one) <= _GROWTH * whole and size * read <= whole
+        is_worth_a_call = self.work([1] * len(self.cut) + one[len(self.cut) :]) >= _SMALLEST
+        return size > 1 and is_worth_a_call and size * self.work(one) <= _GROWTH * whole and size * read <= whole
 
     def _by_slices(
         self, inputs: Sequence[Array], places: Places, evaluated: Evaluation, turns: Sequence[int]
