@@ -153,6 +153,21 @@ def test_what_moves_the_most_bytes_comes_first_on_a_machine_too_busy_for_all(
     assert optimizer.given[0] == pytest.approx(60.0 if slowdown > 1 else 60.0 * 2 / 7, abs=1.0)
 
 
+def shifted(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A large product beside a sum, and a longer program on few elements."""
+    return x @ w + 1, torch.tanh(y * y + 1).sum(-1) * 2
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 20.0])
+def test_of_which_little_is_predicted_to_be_saved_comes_last(monkeypatch: pytest.MonkeyPatch, slowdown: float) -> None:
+    """However few operators it has, and however many bytes it moves."""
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: slowdown)
+    optimizer = Choosy({"sum"})
+    inputs = (torch.ones(256, 8192), torch.ones(8192, 256), torch.ones(256, 64))
+    optimizer.outcomes(partition(recorded_graph(record(shifted, inputs)).module.graph).pieces, {}, Deadline(60.0))
+    assert [("mm" in asked or "matmul" in asked) for asked in optimizer.asked] == [False, True]
+
+
 def test_a_piece_ends_after_its_part_once_something_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 4.0)
     share = Share.of(Deadline(60.0), 0.25)

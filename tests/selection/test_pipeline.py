@@ -293,6 +293,35 @@ def test_nothing_is_compiled_or_measured_carefully_where_time_is_over(
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize(("seconds", "rival", "proved"), [(0.06, 0.1, 2), (0.12, 0.1, 1), (0.2, 0.1, 0), (0.002, 0.001, 2)])
+def test_what_was_measured_to_be_far_slower_than_its_rival_is_not_proved(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, rival: float, proved: int
+) -> None:
+    """Calls of milliseconds are proved as before, without a look at the rival, which is timed once."""
+    program, slower = lengths(of_factors=False), lengths(of_factors=True)
+    entries = [Contestant(graph, 1.0, build(graph, "cpu")) for graph in (slower, program)]
+    qualifier, timed, measured = qualifier_for(program, None), list[float](), list[Graph]()
+    qualifier.rival = lambda: timed.append(rival) or rival  # type: ignore[func-returns-value]  # notes that it was asked
+
+    def measure(entries: Sequence[Contestant], *_: object, **__: object) -> list[Contestant]:
+        measured.extend(entry.graph for entry in entries)
+        taken = {program: seconds, slower: 1.5 * seconds}
+        return [replace(entry, latency=taken[entry.graph], least=taken[entry.graph]) for entry in entries]
+
+    def passed(entry: Contestant, _name: str) -> Proved:
+        return Proved(entry, verify_graphs(program, program).certificate, None)
+
+    monkeypatch.setattr(qualification, "_measured", measure)
+    monkeypatch.setattr(qualifier, "_proved", passed)
+    inputs = random_tensors(program, seed=0)
+    assert len(qualifier.rank_and_prove(entries, inputs)) == proved
+    assert timed == [rival] * (seconds > 0.01)
+    assert [each.stage for each in qualifier.rejected] == ["measure"] * (2 - proved)
+    measured.clear()
+    qualifier.rank_and_prove(entries, inputs)
+    assert {*measured} == {entry.graph for entry in entries if qualifier.tried[entry.graph] is not None}
+
+
 def test_no_proof_is_begun_after_one_that_was_interrupted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = product()
     qualifier, asked = qualifier_for(graph, 10.0), list[Graph]()

@@ -27,11 +27,11 @@ from mugraph.ir.graph import Graph
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.kept_joins import KeptJoins
 from mugraph.pieces.library_ways import Library, example_of, layers_of, weights_of, with_packed_weights
-from mugraph.pieces.predicted_cost import seconds_of_calls
+from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
-from mugraph.runtime.benchmarking import Duel, duel, still_counts, with_load
+from mugraph.runtime.benchmarking import Duel, duel, in_turns, still_counts, with_load
 from mugraph.search.constraints import SearchSpace
 from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.qualification import KEPT, Evidence
@@ -57,6 +57,12 @@ _WORTH_RETRYING = 1.2
 
 _LEAST_SECONDS = 5.0
 """Of processor time, what most pieces need to have kernels found, compiled, compared and proved."""
+
+_RIVAL = "PyTorch's calls"
+"""What kernels of a piece are to beat where both are timed."""
+
+_LITTLE = 0.02
+"""Pieces of which so small a part is predicted to be saved at best, as large products beside a sum, come behind the others."""
 
 _UNTIMED_SAVING = 0.05
 """The part of the time of torch's calls, which is predicted rather too low, that kernels must be predicted to save untimed."""
@@ -276,9 +282,10 @@ class Optimizer:
     ) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
-        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured. Unless only `once`, what is left
-        of the time is for pieces whose time ran out, those first that move the most bytes in a call of the graph, as are all on
-        a machine too busy for all of them. `decided` is told after each program that kernels run what is known of pieces by then.
+        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured. Small ones come first, or on a
+        machine too busy for all of them those that move the most bytes in a call of the graph; behind them those of which little
+        is predicted to be saved. Unless only `once`, what is left of the time is for pieces whose time ran out, those first that
+        move the most bytes. `decided` is told after each program that kernels run what is known of pieces by then.
         """
         self._drop_wrong()
         keys = [*map(self.key, pieces)]
@@ -290,6 +297,7 @@ class Optimizer:
         unknown = [key for key in distinct if key not in self._outcomes]
         hurried = not deadline.allows(len(unknown) * _least_seconds())
         unknown.sort(key=by_bytes if hurried else lambda key: _size(distinct[key]))
+        unknown.sort(key=lambda key: self._saves_little(distinct[key]))
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
             left = sum(_size(distinct[other]) for other in unknown[number:])
             self._try(key, distinct[key], Share.of(deadline, _size(distinct[key]) / left), graphs)
@@ -306,6 +314,10 @@ class Optimizer:
             else:
                 needy.pop()  # which leaves more to the others
         return [self._outcomes[key] for key in keys]
+
+    def _saves_little(self, piece: Piece) -> bool:
+        """Whether kernels of a piece are predicted to save next to nothing beside PyTorch's calls."""
+        return share_saved(piece.nodes, device_for(self.options.target)) < _LITTLE
 
     def key(self, piece: Piece) -> str:
         """What the outcome of a piece is known by."""
@@ -353,6 +365,8 @@ class Optimizer:
         optimized, untested = superoptimize_program, list[Mapping[str, Any]]()
         if self.elsewhere is not None:
             optimized = functools.partial(superoptimize_program_elsewhere, elsewhere=self.elsewhere)
+        elif self.measures:
+            optimized = functools.partial(superoptimize_program, timed_rival=functools.partial(self._seconds_of_torch, piece))
         postpone = untested.append if self._serving else None
         result = optimized(piece.program, budget=budget, tell=self.tell, postpone=postpone, **wanted)
         for document in untested:
@@ -379,6 +393,7 @@ class Optimizer:
             "asked": options.budget if self._serving else None,
             "enough": None if share is None else share.enough,
             "unfinished": self._waited_for and not again,
+            "rival": _RIVAL if self.measures else "the program",
         }
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
@@ -394,6 +409,14 @@ class Optimizer:
         outcome = self.duel(piece, result, module, str(packed))
         library = " with packed weights" if packed else ""
         return "" if outcome.clear else f"its kernels are not clearly faster than torch{library} ({outcome.speedup:.2f}x)"
+
+    def _seconds_of_torch(self, piece: Piece) -> float:
+        """Seconds of a call of a piece as PyTorch makes it by default, of a few."""
+        machine = machine_for(self.options.target)
+        with torch.no_grad():
+            timed = machine.timed(functools.partial(as_torch(piece).forward, *_examples(piece)))
+            [[seconds]] = in_turns([timed.run], rounds=1, clock=timed.clock)
+        return seconds / timed.times
 
     def _weights(self, piece: Piece) -> tuple[str, ...]:
         """The inputs of a piece's program that are matrices of weights, which kernels may have packed."""

@@ -221,16 +221,26 @@ class PredictedCost:
 
 
 def seconds_of_calls(nodes: Sequence[fx.Node], device: Device) -> float:
-    """Predicted seconds on a device of calls that are a program, as PyTorch makes them one by one.
+    """Predicted seconds on a device of calls that are a program, as PyTorch makes them one by one."""
+    return _cost_of(nodes, device).of_calls(nodes)
 
-    They draw no more of memory than generated kernels were measured to draw.
-    """
+
+def share_saved(nodes: Sequence[fx.Node], device: Device) -> float:
+    """The part of these seconds that is predicted to be saved at best where the calls are one program; 1 where nothing is known
+    of some."""
+    cost = _cost_of(nodes, device)
+    one_by_one = cost.of_calls(nodes)
+    return 1 - cost.of_program(nodes) / one_by_one if one_by_one and cost.traits.keys() >= {*nodes} else 1.0
+
+
+def _cost_of(nodes: Sequence[fx.Node], device: Device) -> PredictedCost:
+    """Predicts calls that are a program, which draw no more of memory than generated kernels were measured to draw."""
     tensor = tensor_of(nodes[0])
     inspector = Inspector("cpu" if tensor is None else tensor.device.type)
     verdicts = {node: inspector.inspect(node) for node in nodes}
     traits = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
     drawn = min(device.memory_bandwidth, device.cache_bandwidth)
-    return PredictedCost(replace(device, memory_bandwidth=drawn), traits).of_calls(nodes)
+    return PredictedCost(replace(device, memory_bandwidth=drawn), traits)
 
 
 def _dtype(node: fx.Node) -> DType:

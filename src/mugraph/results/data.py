@@ -160,7 +160,8 @@ class Rejection:
     """A muGraph the search proposed and that was dropped."""
 
     stage: str
-    """`compile`, `verify`, `float`, or `text` where the printed kernels failed when they were run without their machine."""
+    """`compile`, `measure` where its rival is far faster, `verify`, `float`, or `text` where the printed kernels failed when they
+    were run without their machine."""
     reason: str
     cost: float | None
     unfinished: bool = False

@@ -60,6 +60,9 @@ _HOPELESS = 3.0
 _CAREFUL_ROUNDS = 20
 _LEAST_CALLS = 4
 """Of each candidate in a careful measurement, so that it is warm and timed once, but for the longest."""
+_COSTLY, _TOO_SLOW = 0.02, 1.5
+"""Seconds of a call from which on, before proving takes many of them, one of the rival is timed; what takes so many times as long
+as that is not proved."""
 _LATE = 0.75
 """With less than this part of a budget left after the rough measurement, a proof comes before the careful one."""
 _MEASURING_SECONDS = 3.0
@@ -123,6 +126,8 @@ class Qualifier:
     """Names of the inputs that do not change between calls, which kernels have packed where that was measured to be faster."""
     most: int = KEPT
     """How many proposals are proved."""
+    rival: Callable[[], float] | None = None
+    """Times a call of what kernels are to beat, in seconds; None where the program itself is that."""
     sampling_seed: int = field(init=False)
     """Of everything that is random but proofs, whose certificates record their own."""
     seconds: dict[_Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
@@ -133,6 +138,8 @@ class Qualifier:
     """What came of the proofs that were tried, by muGraph."""
     longest_proof: float = 0.0
     """Seconds."""
+    seconds_of_rival: float | None = None
+    """Of a call, where it was timed."""
     compiled: dict[Graph, Contestant | Rejection] = field(default_factory=dict)
     """What was made of proposals, by their muGraphs."""
     undefined: dict[object, str] = field(default_factory=dict)
@@ -162,7 +169,7 @@ class Qualifier:
     @pages_reused()
     def first_proved(self, proposals: Sequence[tuple[Graph, float]], inputs: Sequence[Any]) -> list[Contestant]:
         """A few of the first proposals, compiled and roughly timed, of which the fastest is proved if that ends in time."""
-        ranked = self._roughly_ranked(self.compile(proposals, most=_FIRST), inputs)
+        ranked = self._promising(self._roughly_ranked(self.compile(proposals, most=_FIRST), inputs))
         self.prove(ranked, most=1)
         return ranked
 
@@ -238,7 +245,8 @@ class Qualifier:
     @pages_reused()
     def rank_and_prove(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Proved]:
         """What of the compiled proposals is proved, fastest first; what was proved before, where none of them is."""
-        rough = self._roughly_ranked(compiled, inputs)
+        failed = {graph for graph, proved in self.tried.items() if proved is None}
+        rough = self._promising(self._roughly_ranked([entry for entry in compiled if entry.graph not in failed], inputs))
         if not self.proved and self.deadline.budget is not None and not self.deadline.allows(_LATE * self.deadline.budget):
             early = self.prove(rough, most=1)
             if self.interrupted:
@@ -267,6 +275,27 @@ class Qualifier:
             if rough:
                 rough[-1].executable.forget_weights()
         return [*_fastest_first(rough), *compiled[len(rough) :]]
+
+    def _promising(self, ranked: Sequence[Contestant]) -> list[Contestant]:
+        """Those whose calls were not measured to take far longer than the rival's, which are named among the rejections."""
+        ratios = [0.0] * len(ranked)
+        with self._stage("measure"):
+            ratios = [self._over_rival(entry) for entry in ranked]
+        for entry, ratio in zip(ranked, ratios, strict=True):
+            if ratio > _TOO_SLOW:
+                why = f"a call takes {ratio:.1f} times as long as what it is to beat"
+                self.rejected.append(Rejection("measure", why, entry.cost))
+                self.tried[entry.graph] = None
+        return [entry for entry, ratio in zip(ranked, ratios, strict=True) if ratio <= _TOO_SLOW]
+
+    def _over_rival(self, entry: Contestant) -> float:
+        """How many times as long as the rival an entry takes at least; 0 where its calls are short, or were not measured."""
+        if self.rival is None or not _COSTLY <= entry.least < math.inf:
+            return 0.0
+        if self.seconds_of_rival is None:
+            self.tell("measure", "a call of what kernels are to beat")
+            self.seconds_of_rival = self.rival()
+        return entry.least / self.seconds_of_rival
 
     def _carefully_ranked(self, rough: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first, the front runners of a rough measurement by many calls, with their weights packed and as they are.

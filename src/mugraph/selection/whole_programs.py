@@ -78,6 +78,8 @@ class OptimizationSettings:
     """Seconds of the budget after which no more is looked for once something is proved."""
     unfinished: bool = False
     """Whether earlier calls with as much time answer that there was too little of it."""
+    rival: str = "the program"
+    """What kernels of a program are to beat."""
 
     def __post_init__(self) -> None:
         check_evidence(self.seed, self.max_error, self.evidence)
@@ -105,7 +107,7 @@ class OptimizationSettings:
             "constants": sorted(problem.constants),
             "hidden": {name: digest_of(np.packbits(where).tobytes().hex()) for name, where in hidden.items()},
             "candidates": self.candidates,
-            "rival": "the program" if problem.own is None else "the function",
+            "rival": self.rival if problem.own is None else "the function",
         }
 
 
@@ -139,13 +141,16 @@ def superoptimize_program(
     budget: float | None = None,
     tell: ProgressCallback = silent,
     postpone: Postpone | None = None,
+    timed_rival: Callable[[], float] | None = None,
     **settings: Any,
 ) -> Superoptimized:
     """The fastest muGraph for a program, as `mugraph.superoptimize` finds it; `settings` are those of `OptimizationSettings`.
 
-    With `postpone` a result that was kept is only glanced at, and its document is handed on for `contradiction_of`.
+    With `postpone` a result that was kept is only glanced at, and its document is handed on for `contradiction_of`. `timed_rival`
+    gives the seconds of a call of the `rival`: what was measured to be far slower is not proved.
     """
-    return superoptimized(program_problem(program, None), OptimizationSettings(**settings), Deadline(budget), tell, postpone)
+    problem = replace(program_problem(program, None), timed_rival=timed_rival)
+    return superoptimized(problem, OptimizationSettings(**settings), Deadline(budget), tell, postpone)
 
 
 Elsewhere = Callable[[Graph, float | None, OptimizationSettings], Mapping[str, Any]]
@@ -253,7 +258,8 @@ def _prepared(
     inputs = traceable(problem.program, problem.inputs) if constants else problem.inputs
     problem = replace(problem, constants=constants, inputs=inputs)
     checks = (wanted.seed, wanted.max_error, wanted.evidence, problem.baseline)
-    qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, problem.constants, wanted.candidates)
+    kept = (problem.constants, wanted.candidates, problem.timed_rival)
+    qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, *kept)
     device = device_for(wanted.target)
     hidden = hidden_elements(problem.program, problem.inputs) if device.skips_iterations else {}
     asked = (problem.program, device, wanted.key(problem, space, hidden), deadline.budget, problem.name)
@@ -390,6 +396,8 @@ class Problem:
     """What people call it."""
     constants: frozenset[str] = frozenset()
     """Names of the inputs that do not change between calls, and may be packed."""
+    timed_rival: Callable[[], float] | None = None
+    """Gives the seconds of a call of what kernels are to beat, where that is neither the function nor the program."""
 
     def own_on(self, machine: Machine) -> OwnCall | None:
         """The call of the user's function on tensors where the machine's kernels read them; None where there is none."""
