@@ -26,7 +26,6 @@ from mugraph.devices.targets import target_row
 from mugraph.errors import MugraphError
 from mugraph.frontend.calling import arguments_of
 from mugraph.frontend.graph_passes import ready_to_cut
-from mugraph.frontend.node_traits import work_of_call
 from mugraph.frontend.objects import leaves_of, opened
 from mugraph.frontend.partition import Partition, Piece
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
@@ -34,11 +33,11 @@ from mugraph.frontend.source_lines import line_of_node
 from mugraph.frontend.splice import STEP, Step
 from mugraph.frontend.torch_casts import draws_random_numbers, name_of, widened
 from mugraph.frontend.torch_trace import RecordedCall
-from mugraph.ir.dtypes import DType
 from mugraph.pieces.data import CutGraph
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
 from mugraph.pieces.plan import plans
+from mugraph.pieces.predicted_cost import seconds_of_calls
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
 from mugraph.results.data import Report, stage_seconds
 from mugraph.results.superoptimized import Superoptimized
@@ -120,10 +119,9 @@ def _before_calls(deadline: Deadline, seconds: float) -> Deadline:
 
 
 def _seconds_of_a_call(recorded: RecordedGraph, target: str) -> float:
-    """What a call of the recorded function takes at least, by the description of the target's device."""
-    device, work = device_for(target), [work_of_call(node) for node in recorded.module.graph.nodes if node.op == "call_function"]
-    computing = sum(each.flops for each in work) / device.matmul_flops[DType.FP32]
-    return max(computing, sum(each.bytes for each in work) / device.memory_bandwidth)
+    """What PyTorch's calls of the recorded function are predicted to take together, by the description of the target's device."""
+    nodes = [node for node in recorded.module.graph.nodes if node.op == "call_function"]
+    return seconds_of_calls(nodes, device_for(target)) if nodes else 0.0
 
 
 def _lies_on(machine: Machine, example_inputs: ExampleInputs) -> bool:
