@@ -69,7 +69,7 @@ class _Asked(TypedDict, total=False):
     space: SearchSpace | None
     workers: Workers
     cache: Store | Mode | str | None
-    like: Graph | None
+    like: Graph | Superoptimized | None
     baselines: bool
     pack: bool
     constants: Sequence[str]
@@ -115,7 +115,7 @@ def superoptimize(
     space: SearchSpace | None = None,
     workers: Workers = 1,
     cache: Store | Mode | str | None = None,
-    like: Graph | None = None,
+    like: Graph | Superoptimized | None = None,
     baselines: bool = False,
     pack: bool = True,
     constants: Sequence[str] = (),
@@ -148,8 +148,9 @@ def superoptimize(
     `{"x": {0: ...}}`: the result takes all of these sizes (`mugraph.sizes.dynamic_results.DynamicSuperoptimized`), and `budget`
     is for the sizes that are searched together.
 
-    `like` is a muGraph that was fastest at other sizes: only proposals of its form are compiled and proved, and with
-    `profile` measured.
+    `like` is a muGraph, or a result, that was fastest at other sizes: only proposals of its form are compiled and proved, and
+    with `profile` measured. With a result in pieces the function is cut again, programs in it that have the form of one there
+    are scheduled as that was, and others are searched.
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. With `profile`, whole calls of the
     fastest are then timed beside some dozens of `fn` itself, warm and in turns: unless it is clearly the faster, `found` is
@@ -186,6 +187,7 @@ def superoptimize(
         }
         return _at_all_sizes(fn, example_inputs, dynamic, budget, {"target": target, **asked})
     deadline = Deadline(budget)
+    form, pieces = _form_and_pieces(like)
     with ExitStack() as stack:
         settings = OptimizationSettings(
             stack.enter_context(target_of_inputs(target, example_inputs)),
@@ -197,7 +199,7 @@ def superoptimize(
             space,
             workers,
             cache,
-            like,
+            form,
             baselines,
             pack,
             names_of(constants),
@@ -208,7 +210,9 @@ def superoptimize(
         if isinstance(fn, Program | Graph):
             return superoptimized(program_problem(fn, example_inputs), settings, deadline, tell)
         call, given = _recorded(fn, example_inputs)
-        divisible = like is None and settings.search == "closure"
+        divisible = form is None and settings.search == "closure"
+        if pieces is not None and divisible:
+            return _in_pieces(call, given, settings, deadline, tell, UnsupportedOperator("it was fastest in pieces"), pieces)
         try:
             problem = _problem(call, given)
             if divisible and (why := _better_divided(problem.program, settings.target)):
@@ -241,6 +245,13 @@ def _at_all_sizes(
         return superoptimized_for_sizes(superoptimize, fn, arguments_of(example_inputs), dynamic, None, budget, chosen)
 
 
+def _form_and_pieces(like: Graph | Superoptimized | None) -> tuple[Graph | None, Superoptimized | None]:
+    """The muGraph that programs are to be like as a whole, or the result whose pieces those in a function are to be like."""
+    if not isinstance(like, Superoptimized):
+        return like, None
+    return (like.graph, None) if like.is_one_program else (None, like)
+
+
 def _in_pieces(
     call: RecordedCall,
     given: ExampleInputs,
@@ -248,11 +259,13 @@ def _in_pieces(
     deadline: Deadline,
     tell: ProgressCallback,
     whole: MugraphError | Superoptimized,
+    like: Superoptimized | None = None,
 ) -> Superoptimized:
-    """The function with kernels for the programs in it: as a `whole` it is not searched, or nothing was found of it."""
+    """The function with kernels for the programs in it, those of `like` at other sizes: as a `whole` it is not searched, or
+    nothing was found of it."""
     from mugraph.pieces.cutting import superoptimized_in_pieces
 
-    return superoptimized_in_pieces(call, given, settings, deadline, tell, whole)
+    return superoptimized_in_pieces(call, given, settings, deadline, tell, whole, () if like is None else like.results)
 
 
 def optimize_graph(

@@ -112,9 +112,12 @@ def test_many_sizes_and_large_ones_take_no_time() -> None:
 
 def test_results_of_which_nothing_is_known_cost_what_others_say() -> None:
     def result(latency: float | None) -> Any:
-        return SimpleNamespace(report=SimpleNamespace(baselines={}), best=SimpleNamespace(latency=latency, cost=None))
+        best = SimpleNamespace(latency=latency, cost=None)
+        return SimpleNamespace(report=SimpleNamespace(baselines={}), is_one_program=True, best=best)
 
     assert all_seconds({1: result(2e-6), 4: result(None), 7: result(4e-6), 14: result(None)}) == pytest.approx(
         {1: 2e-6, 4: 3e-6, 7: 4e-6, 14: 8e-6}
     )
     assert all_seconds({2: result(None), 16: result(None)}) == {2: 2.0, 16: 16.0}
+    pieces: Any = SimpleNamespace(report=SimpleNamespace(baselines={}), is_one_program=False)
+    assert all_seconds({1: result(2e-6), 4: pieces, 7: result(4e-6)})[4] == pytest.approx(3e-6)

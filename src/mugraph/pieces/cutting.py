@@ -44,6 +44,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import quickest
 from mugraph.selection.own_function import OwnCall
+from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import ExampleInputs, OptimizationSettings
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
@@ -68,8 +69,12 @@ def superoptimized_in_pieces(
     deadline: Deadline,
     tell: ProgressCallback,
     whole: MugraphError | Superoptimized,
+    like: Sequence[Superoptimized] = (),
 ) -> Partitioned:
-    """The recorded call with kernels for its programs. As a `whole` it is none, or nothing clearly faster was found of it."""
+    """The recorded call with kernels for its programs. As a `whole` it is none, or nothing clearly faster was found of it.
+
+    Programs of the form of one in `like` are scheduled as its muGraph is.
+    """
     recorded = prepared(recorded_graph(call, settings.constants))
     machine = machine_for(settings.target)
     here = machine.available and _lies_on(machine, example_inputs)
@@ -92,6 +97,7 @@ def superoptimized_in_pieces(
     else:
         why = f"which is none as a whole: {str(whole).split(';')[0]}"
     compares = settings.profile and here
+    known = {form_of(each.program): each.graph for each in like}
     choices = [
         CutGraph(recorded, plan)
         for plan in plans(
@@ -99,6 +105,7 @@ def superoptimized_in_pieces(
             recorded.device,
             optimizer,
             _before_calls(deadline, _seconds_of_a_call(recorded, settings.target)) if compares else deadline,
+            known,
             why=f" in the function, {why}",
             written=recorded.written,
         )

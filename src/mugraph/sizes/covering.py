@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.torch_casts import TORCH_DTYPES
+from mugraph.pieces.data import PartitionedResult
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime import Executable
 from mugraph.sizes.chunk_plans import Chunk
 from mugraph.sizes.sliced_kernels import SlicedKernels
-from mugraph.sizes.sliced_programs import Places, SlicedProgram
+from mugraph.sizes.sliced_programs import Places
 
 
 class CallingAtSize(Protocol):
@@ -22,6 +23,15 @@ class CallingAtSize(Protocol):
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None: ...
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]: ...
     def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any: ...
+
+
+class OutputPlaces(Protocol):
+    """Where outputs have the axis, and how many elements of that dimension belong to a slice."""
+
+    @property
+    def outputs(self) -> Places: ...
+    @property
+    def widths(self) -> tuple[int, ...]: ...
 
 
 class Covering:
@@ -34,7 +44,7 @@ class Covering:
         self,
         calling: CallingAtSize,
         inputs: Places,
-        program: SlicedProgram,
+        places: OutputPlaces,
         size: int,
         chunks: Sequence[Chunk],
         results: Mapping[int, Superoptimized],
@@ -43,7 +53,7 @@ class Covering:
         self.size, self.calling = size, calling
         part = parts.get(chunks[0].size) if chunks[0].size > size else None
         axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
-        self._outputs = _Chunks(axes, program, size, chunks, results) if part is None else part.at(size)
+        self._outputs = _Chunks(axes, places, size, chunks, results) if part is None else part.at(size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns; raises ShapeMismatch and InvalidInput as its results do."""
@@ -57,8 +67,42 @@ class Covering:
         return self.calling.unflatten(outputs, inputs)
 
 
+class _Computing(Protocol):
+    """What computes all outputs of a chunk: those that are asked for are written in place where that is possible."""
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]: ...
+    def into(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _InPieces:
+    """A function of which only parts are programs, as the executable of one program computes."""
+
+    result: PartitionedResult
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        with torch.no_grad():
+            return self.result.outputs(list(inputs))
+
+    def into(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        """New tensors: nothing is written in place."""
+        return self(*inputs)
+
+
+def _computing(result: Superoptimized) -> _Computing:
+    return _InPieces(result) if isinstance(result, PartitionedResult) else result.executable
+
+
+def _made_by(result: Superoptimized) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes and types of the outputs."""
+    if isinstance(result, PartitionedResult):
+        values = [node.meta["val"] for node in result.cut.recorded.outputs]
+        return [(tuple(value.shape), value.dtype) for value in values]
+    return [(tensor.shape, TORCH_DTYPES[tensor.dtype]) for tensor in result.program.output_tensors]
+
+
 class _Chunks:
-    """The outputs of a program at a size, by kernels for the sizes of chunks, of its inputs, which have the axis in `axes`.
+    """The outputs of a function at a size, by results for the sizes of chunks, of its inputs, which have the axis in `axes`.
 
     Chunks are views of the inputs where the dimension is their first. Kernels write their parts of the outputs in place there;
     elsewhere these are copied. A lone chunk that is larger than the size gets its last slice repeated: what is computed besides
@@ -68,20 +112,20 @@ class _Chunks:
     def __init__(
         self,
         axes: Sequence[tuple[int, int]],
-        program: SlicedProgram,
+        places: OutputPlaces,
         size: int,
         chunks: Sequence[Chunk],
         results: Mapping[int, Superoptimized],
     ) -> None:
         self._axes, self._size = axes, size
-        self._places = list(zip(program.outputs, program.widths, strict=True))
+        self._places = list(zip(places.outputs, places.widths, strict=True))
         self._chunks = [self._chunk(chunk, results[chunk.size]) for chunk in chunks]
         reached = max(chunk.start + chunk.size for chunk in chunks)
         self._rows = None if reached == size else torch.arange(reached).clamp_(max=size - 1)
         self._whole = [None if dim is None else _slice(dim, 0, size * width) for dim, width in self._places]
         self._made = [
-            None if dim is None else (_with_size(tensor.shape, dim, size * width), TORCH_DTYPES[tensor.dtype])
-            for tensor, (dim, width) in zip(results[chunks[0].size].program.output_tensors, self._places, strict=True)
+            None if dim is None else (_with_size(shape, dim, size * width), dtype)
+            for (shape, dtype), (dim, width) in zip(_made_by(results[chunks[0].size]), self._places, strict=True)
         ]
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -94,12 +138,12 @@ class _Chunks:
         """The outputs, in which each chunk writes its part."""
         device = inputs[0].device
         outputs: list[Any] = [None if made is None else torch.empty(made[0], dtype=made[1], device=device) for made in self._made]
-        for executable, read, written in self._chunks:
+        for computing, read, written in self._chunks:
             parts = list(inputs)
             for number, place in read:
                 parts[number] = inputs[number][place]
             wanted = [None if place is None else output[place] for output, place in zip(outputs, written, strict=True)]
-            for number, (part, made) in enumerate(zip(wanted, executable.into(parts, wanted), strict=True)):
+            for number, (part, made) in enumerate(zip(wanted, computing.into(parts, wanted), strict=True)):
                 if part is None:
                     outputs[number] = made  # of no slice, and the same in each chunk
                 elif made is not part:
@@ -111,16 +155,16 @@ class _Chunks:
         parts, rows = list(inputs), rows.to(inputs[0].device)
         for number, dim in self._axes:
             parts[number] = inputs[number].index_select(dim, rows)
-        ((executable, _, _),) = self._chunks
-        made = executable(*parts)
+        ((computing, _, _),) = self._chunks
+        made = computing(*parts)
         return [output if place is None else output[place].contiguous() for output, place in zip(made, self._whole, strict=True)]
 
-    def _chunk(self, chunk: Chunk, result: Superoptimized) -> tuple[Executable, list[tuple[int, _Part]], list[_Part | None]]:
+    def _chunk(self, chunk: Chunk, result: Superoptimized) -> tuple[_Computing, list[tuple[int, _Part]], list[_Part | None]]:
         """What computes a chunk, which parts of the inputs it reads, and which of the outputs it writes."""
         start, size = chunk
         read = [(number, _slice(dim, start, size)) for number, dim in self._axes]
         written = [None if dim is None else _slice(dim, start * width, size * width) for dim, width in self._places]
-        return result.executable, read, written
+        return _computing(result), read, written
 
 
 def joined(parts: Sequence[Sequence[Any]], chunks: Sequence[Chunk], places: Sequence[tuple[int, int] | None]) -> list[Any]:

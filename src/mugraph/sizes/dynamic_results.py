@@ -1,7 +1,8 @@
 """One result for a range of sizes of a function's dimensions.
 
 Where the function acts on slices along its dynamic dimension (`mugraph.sizes.sliced_functions`), a table of sizes is searched,
-proved and measured, and every other size is put together of these at once. Where the dimension is reduced by operators that can
+proved and measured, and every other size is put together of these at once, also where kernels run parts of it only
+(`mugraph.sizes.pieced_functions`). Where the dimension is reduced by operators that can
 be masked (`mugraph.sizes.masked_functions`), kernels of a few capacities run every size that they hold. Two dimensions that stand
 side by side are one where the function does the same to every row (`mugraph.sizes.row_functions`); of a batch and a length
 kernels of a few batches at a few capacities run both (`mugraph.sizes.batched_functions`). Elsewhere kernels are made for each
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from mugraph.sizes.capacity_results import CapacityTable
     from mugraph.sizes.covering import Covering
     from mugraph.sizes.loaded_capacities import LoadedCapacities
+    from mugraph.sizes.pieced_functions import PiecedFunction
     from mugraph.sizes.row_functions import RowFunction
     from mugraph.sizes.row_results import RowResults
     from mugraph.sizes.saved_batches import LoadedBatches
@@ -48,7 +50,8 @@ Optimize = Callable[..., Superoptimized]
 class DynamicSuperoptimized(Shared):
     """The result of `mugraph.superoptimize(..., dynamic=...)`: call it like the function it replaces, with any declared sizes.
 
-    `sliced` says why sizes are put together of those in `table`, `capacities` that they are run by kernels for larger ones,
+    `sliced` says why sizes are put together of those in `table`, `pieced` that they are where results have kernels for parts of
+    the function only, which may be no program (`sliced` is None then), `capacities` that they are run by kernels for larger ones,
     `rows` that two dimensions are run as one, `batches` that one is cut into chunks and the other run by kernels for larger ones.
     Where all are None, `reason` says why, and the first call with new sizes compiles
     for them, which takes about a second; threads that need them wait for it.
@@ -59,6 +62,7 @@ class DynamicSuperoptimized(Shared):
         self.declared = Declared.of(dynamic)
         self.dims = self.declared.dims
         self.sliced: SlicedFunction | None = None
+        self.pieced: PiecedFunction | None = None
         self.capacities: CapacityTable | None = None
         self.rows: RowResults[DynamicSuperoptimized] | None = None
         self.batches: BatchTable | None = None
@@ -106,7 +110,21 @@ class DynamicSuperoptimized(Shared):
     @property
     def _is_for_all_sizes(self) -> bool:
         """Whether what was made runs every size."""
-        return self.sliced is not None or self.capacities is not None or self.rows is not None or self.batches is not None
+        one = self.sliced is not None or self.pieced is not None or self.capacities is not None
+        return one or self.rows is not None or self.batches is not None
+
+    @property
+    def slices(self) -> SlicedFunction | PiecedFunction | None:
+        """How the function acts on slices, where sizes are put together of others."""
+        return self.sliced if self.pieced is None else self.pieced
+
+    def is_of_slices(self, size: int, made: Superoptimized) -> bool:
+        """Whether others are put together of a result for a size: what runs in it acts on slices, too."""
+        from mugraph.pieces.data import PartitionedResult  # loads PyTorch
+
+        if isinstance(made, PartitionedResult):
+            return self.pieced is not None and self.pieced.is_put_together_of(made, size)
+        return self.pieced is None and self.sliced is not None and self.sliced.is_acted_on_by(made.graph)
 
     def at(self, *args: Any, **kwargs: Any) -> Superoptimized:
         """The result for these very sizes of arguments, made now if they are new."""
@@ -130,10 +148,15 @@ class DynamicSuperoptimized(Shared):
             raise InvalidInput(f"{' and '.join(self.dims)} are run as rows; `rows.plan` says how two sizes are covered")
         if self.batches is not None:
             raise InvalidInput(f"{' and '.join(self.dims)} are two dimensions; `batches.plan` says how two sizes are covered")
-        if self.sliced is None:
+        if self.slices is None:
             raise InvalidInput(f"each size has kernels of its own: {self.reason}")
-        self.sliced.dim.check(size)
-        return self.costs.plan(size)
+        self.slices.dim.check(size)
+        return self._planned(size)
+
+    def _planned(self, size: int) -> ChunkPlan:
+        """How a size is put together of others: not at all below the least that may be."""
+        alone = self.pieced is not None and size < self.pieced.least
+        return (replace(self.costs, kernels={}, parts={}) if alone else self.costs).plan(size)
 
     @property
     def claim(self) -> str:
@@ -144,13 +167,15 @@ class DynamicSuperoptimized(Shared):
             return self.batches.claim
         if self.capacities is not None:
             return self.capacities.claim
-        if self.sliced is None:
+        if self.slices is None:
             return f"for each size by a certificate of its own, made at its first call ({self.reason})"
         if not self.costs.kernels:
-            return f"{self.sliced.claim}. No faster kernels were found for any size of the table, and the function itself answers"
+            return f"{self.slices.claim}. No faster kernels were found for any size of the table, and the function itself answers"
         sizes, wrong = ", ".join(map(str, sorted(self.costs.kernels))), some_wrong_text(self.error_bound)
+        if self.pieced is not None:
+            return f"{self.pieced.claim_of(sizes)}; {wrong}"
         return (
-            f"{self.sliced.claim}. The muGraphs for {sizes} are proved to compute it there and act on slices, too, so that any "
+            f"{self.slices.claim}. The muGraphs for {sizes} are proved to compute it there and act on slices, too, so that any "
             f"size is slices of their results; {wrong}"
         )
 
@@ -163,7 +188,7 @@ class DynamicSuperoptimized(Shared):
             return self.batches.error_bound
         if self.capacities is not None:
             return self.capacities.error_bound
-        bounds = [self.table[size,].certificate.error_bound for size in self.costs.kernels]
+        bounds = [each.certificate.error_bound for size in self.costs.kernels for each in self.table[size,].results]
         return None if None in bounds else sum(bound for bound in bounds if bound is not None)
 
     def sizes_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes:
@@ -178,7 +203,8 @@ class DynamicSuperoptimized(Shared):
         """Write the table, or the capacities, as a folder that `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`,
         `mugraph.sizes.saved_capacities`, `mugraph.sizes.saved_batches`).
 
-        Raises StorageError where each size has kernels of its own, or no capacity holds some, and what saving a result raises.
+        Raises StorageError where each size has kernels of its own, where these run parts of the function only, or no capacity
+        holds some, and what saving a result raises.
         """
         from mugraph.sizes import saved_batches, saved_capacities  # loads PyTorch
 
@@ -194,6 +220,9 @@ class DynamicSuperoptimized(Shared):
         """Write the table of what acts on slices; where these are the rows of two dimensions, say so."""
         from mugraph.sizes import saved_sizes  # loads PyTorch
 
+        if self.pieced is not None:
+            why = "kernels run parts of the function only, and such a range has no folder"
+            raise StorageError(f"{why}; save the results of its `table`, which mugraph.load reads, one size each")
         if self.sliced is None:
             raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
         table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
@@ -233,17 +262,18 @@ class DynamicSuperoptimized(Shared):
         (size,) = sizes
         if self.capacities is not None:
             return self.capacities.run(size)
-        plan = self.costs.plan(size)
+        plan = self._planned(size)
         return self.covering(size, plan.chunks) if plan.chunks else self.fn
 
     def covering(self, size: int, chunks: Sequence[Chunk]) -> Covering:
         """What runs a size by kernels of the table, of a function that acts on slices."""
         from mugraph.sizes.covering import Covering  # loads PyTorch
 
-        assert self.sliced is not None
+        function = self.slices
+        assert function is not None, "sizes are put together of others"
         table = {chunk.size: self.table[chunk.size,] for chunk in chunks}
         parts = {size: each.kernels for size, each in self.in_part.items() if each.kernels is not None}
-        return Covering(self.sliced.calling_at(size), self.sliced.inputs, self.sliced.slice, size, chunks, table, parts)
+        return Covering(function.calling_at(size), function.inputs, function, size, chunks, table, parts)
 
     def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any], **settings: Any) -> Superoptimized:
         if args and kwargs:
@@ -270,7 +300,7 @@ class DynamicSuperoptimized(Shared):
             held = "which hold all sizes" if least <= low else f"the function itself answers below {least}"
             return f"<DynamicSuperoptimized for {ranges}: {len(self.batches.tables)} batches, {held}>"
         covers = "which cover all others" if self.costs.kernels else "none faster than the function itself, which answers"
-        how = f"{len(self.specializations)} compiled" if self.sliced is None else covers
+        how = f"{len(self.specializations)} compiled" if self.slices is None else covers
         return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
 
 
@@ -287,4 +317,6 @@ def seconds_of_call(result: Superoptimized) -> float | None:
     duel = result.report.baselines.get(EAGER)
     if duel is not None and duel.ours is not None:
         return duel.ours.median
+    if not result.is_one_program:
+        return None
     return next((each for each in (result.best.latency, result.best.cost) if each is not None), None)

@@ -17,6 +17,7 @@ from mugraph.support.deadline import NO_LIMIT, Deadline
 if TYPE_CHECKING:
     from mugraph.sizes.batched_results import BatchTable
     from mugraph.sizes.capacity_results import CapacityTable
+    from mugraph.sizes.pieced_functions import PiecedFunction
     from mugraph.sizes.row_results import RowResults
 
 
@@ -36,7 +37,7 @@ def superoptimized_for_sizes(
     listed = None if table is None else result.declared.listed(table)
     require_torch("to optimize PyTorch functions")
     from mugraph.frontend.symbolic_axis import SizeMatters
-    from mugraph.sizes.sliced_functions import sliced_function
+    from mugraph.sizes.sliced_functions import NoProgram, sliced_function
 
     deadline = Deadline(budget)
     if listed is None and len(result.dims) == 2:
@@ -49,16 +50,18 @@ def superoptimized_for_sizes(
         result.sliced = sliced_function(fn, result.declared, args, kwargs, deadline)
     except SizeMatters as error:
         result.reason = result.reason or str(error)
-        if listed is None and (capacities := _capacities(result, arguments, deadline)) is not None:
+        if isinstance(error, NoProgram):
+            result.pieced = _pieces(result, arguments, deadline)
+        elif listed is None and (capacities := _capacities(result, arguments, deadline)) is not None:
             result.capacities = capacities
             return result
-    if result.sliced is None or listed is not None:
+    if result.slices is None or listed is not None:
         entries = _ends(result.declared) if listed is None else listed
         result.settings["budget"] = None if budget is None else budget / len(entries)
         for number, sizes in enumerate(entries):
             if not number or listed is not None or not deadline.passed:
                 result.fill(sizes, args, kwargs, budget=deadline.share(1 / (len(entries) - number)))
-        if result.sliced is not None:
+        if result.slices is not None:
             SizeTable(result, args, kwargs, NO_LIMIT).settle()  # sizes that are listed may have all of the budget
         return result
     SizeTable(result, args, kwargs, deadline).fill()
@@ -108,6 +111,22 @@ def _batches(
     if not table.tables:
         result.reason += "; no kernels were found for any batch"
     return table if table.tables else None
+
+
+def _pieces(
+    result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
+) -> PiecedFunction | None:
+    """The function as calls that act on slices, of which programs are parts; None where it is not, and why in `reason`."""
+    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.sizes.pieced_functions import pieced_function
+
+    try:
+        found = pieced_function(result.fn, result.declared, *arguments, None, deadline)
+    except SizeMatters as error:
+        result.reason += f"; nor are results in pieces put together: {error}"
+        return None
+    result.reason = ""
+    return found
 
 
 def _capacities(

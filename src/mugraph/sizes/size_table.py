@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
@@ -14,9 +14,7 @@ from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, all_seconds, seconds_of_call
 from mugraph.support.deadline import Deadline
-
-if TYPE_CHECKING:
-    from mugraph.ir.graph import Graph
+from mugraph.targets.machine import machine_for
 
 _WANTED = 0.85
 """The speed that every size is to have beside kernels made for it."""
@@ -26,6 +24,8 @@ _MOST = 16
 """Sizes of a table at most."""
 _ANCHORS = 0.6
 """The part of the budget for the sizes that are searched freely; the others take over what was found there."""
+_MANY = 24
+"""Nodes of a program from which on kernels often run parts of it only: the first size that is searched has most of the time."""
 _LOOKED_AT = 512
 """Sizes of a range that are looked at for the slowest."""
 _ROUNDS, _SECONDS = 30, 1.0
@@ -49,15 +49,14 @@ class SizeTable:
 
     def fill(self) -> None:
         """Search at the ends and in the middle of the range, then add sizes where others would be slow as far as costs say."""
-        assert self.result.sliced is not None
-        dim = self.result.sliced.dim
+        assert self.result.slices is not None
+        dim = self.result.slices.dim
         high = dim.high if self.most is None else max(min(dim.high, self.most), dim.low)
         middle = min(high, max(dim.low, 2 ** round(math.log2(dim.low * high) / 2)))
         anchors = list(dict.fromkeys([high, dim.low, middle]))
         for number, size in enumerate(anchors):
             if not number or not self.deadline.passed:
-                share = self.deadline.share(_ANCHORS / len(anchors))
-                self.result.fill((size,), self.args, self.kwargs, budget=share)
+                self._fill_freely(size, len(anchors))
         self.result.settings["budget"] = None
         self.settle()
         self._improve_all()
@@ -78,25 +77,28 @@ class SizeTable:
     def _may_improve(self) -> bool:
         """The same of sizes that are in the table: there is time for what took so long the last time."""
         result = self.result
-        known = result.sliced is not None and bool(result.costs.kernels or result.costs.own)
+        known = result.slices is not None and bool(result.costs.kernels or result.costs.own)
         return known and not self.deadline.passed and self.deadline.allows(self._taking_over + self._settling)
 
     def settle(self) -> None:
         """Compute the costs of what may be a part of others; without anything of that kind the function itself runs all sizes."""
-        result, sliced, started = self.result, self.result.sliced, self.deadline.elapsed
-        assert sliced is not None
+        result, started = self.result, self.deadline.elapsed
         kernels: dict[int, Superoptimized] = {}
         alone: dict[int, Superoptimized] = {}
-        self._as_one_program()
+        if result.pieced is None and result.slices is not None:
+            if self._in_pieces() is None:
+                self._as_one_program()
+            else:
+                self._becomes_pieced()
+        if result.slices is None:
+            return
         for (size,), made in result.table.items():
-            if not made.is_one_program:
-                result.sliced, result.reason = None, f"at size {size} kernels run parts of it only, which are not put together"
-                return
-            if not sliced.is_program_of(made.program):
-                result.sliced, result.reason = None, f"its program at size {size} is another one than was proved to act on slices"
+            if made.is_one_program and result.sliced is not None and not result.sliced.is_program_of(made.program):
+                result.sliced = result.pieced = None
+                result.reason = f"its program at size {size} is another one than was proved to act on slices"
                 return
             if made.found:
-                (kernels if sliced.is_acted_on_by(made.graph) else alone)[size] = made
+                (kernels if result.is_of_slices(size, made) else alone)[size] = made
         measured = any(made.report.original_latency is not None for made in result.table.values())
         chunk, padding = (result.costs.chunk, result.costs.padding) if result.costs.kernels else self._of_chunks(kernels)
         seconds, own = self._together(kernels | alone) if measured else (all_seconds(kernels | alone), {})
@@ -104,12 +106,46 @@ class SizeTable:
         result.costs = Costs(known[0], own, chunk, padding, self._in_part(kernels, measured), known[1])
         self._settling = self.deadline.elapsed - started
 
+    def _fill_freely(self, size: int, anchors: int) -> None:
+        """Search at a size, one of so many `anchors`. Where kernels run parts of the function, others take over what was
+        found for the first of them, and that others are put together of these is asked while there is time."""
+        like = self._in_pieces() if self._may_be_pieced else None
+        others = 1 if like is not None or (self._may_be_pieced and not self.result.table) else anchors
+        self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.share(_ANCHORS / others), like=like)
+        if self._may_be_pieced and self.result.pieced is None and self._in_pieces() is not None:
+            self._becomes_pieced()
+
+    @property
+    def _may_be_pieced(self) -> bool:
+        """Whether kernels may run parts of the function only: it is no program, or a long one."""
+        sliced = self.result.sliced
+        return sliced is None or len(sliced.slice.graph.nodes) > _MANY
+
+    def _in_pieces(self) -> Superoptimized | None:
+        """The result for the largest size at which kernels run parts of the function; None where there is none, or where they run
+        all of it at some size."""
+        found = {size: made for (size,), made in self.result.table.items() if made.found}
+        pieced = None if any(made.is_one_program for made in found.values()) else found
+        return pieced[max(pieced)] if pieced else None
+
+    def _becomes_pieced(self) -> None:
+        """Put sizes together of results in pieces, if that can be; else none are, and the result says why."""
+        from mugraph.frontend.symbolic_axis import SizeMatters
+        from mugraph.sizes.pieced_functions import pieced_function  # loads PyTorch
+
+        result = self.result
+        try:
+            given = result.fn, result.declared, self.args, self.kwargs, result.sliced, self.deadline
+            result.pieced = pieced_function(*given)
+        except SizeMatters as error:
+            result.sliced, result.reason = None, f"kernels run parts of it only, which are not put together: {error}"
+
     def _as_one_program(self) -> None:
         """Give sizes at which kernels run parts of the function only the form of the nearest that is one program: parts are not
-        put together, and one such size would keep all others from being."""
+        put together with these, and one such size would keep all others from being."""
         table = self.result.table
         wholes = {size: made.graph for (size,), made in table.items() if made.is_one_program}
-        for size in [size for (size,) in table if size not in wholes] if wholes else []:
+        for size in [size for (size,), made in table.items() if made.found and size not in wholes] if wholes else []:
             self._filled(size, like=wholes[min(wholes, key=lambda known: abs(math.log(known / size)))])
 
     def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
@@ -120,12 +156,13 @@ class SizeTable:
         from mugraph.sizes.sliced_kernels import InPart  # loads PyTorch
 
         result, sliced = self.result, self.result.sliced
-        assert sliced is not None
+        if sliced is None:
+            return {}
         known, result.in_part = result.in_part, {}
         for size, made in sorted(kernels.items(), reverse=True):
             if size in known and known[size].executable is made.executable:
                 result.in_part[size] = known[size]
-            elif size > sliced.dim.low and not self.deadline.passed:
+            elif made.is_one_program and size > sliced.dim.low and not self.deadline.passed:
                 args, kwargs = result.declared.resized((size,), self.args, self.kwargs)
                 with torch.no_grad():  # of kernels that are tried nobody wants gradients
                     example = made.calling.flatten(args, kwargs)
@@ -135,11 +172,15 @@ class SizeTable:
 
     def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
         """Seconds of kernels at the sizes of the table, and of the function there and between them, all in turns: what other
-        programs do meanwhile slows down all of them. Without time for that they are those that were measured one by one."""
-        if self.deadline.passed:
-            return all_seconds(kernels), _own_seconds(self.result)
-        machine = next(iter(self.result.table.values())).executable.machine
+        programs do meanwhile slows down all of them. Without time for that they are those that were measured one by one, but for
+        a call of the function at the smallest size, of which nothing else says what it takes."""
+        machine = machine_for(next(iter(self.result.table.values())).target)
         table = sorted(size for (size,) in self.result.table)
+        if self.deadline.passed:
+            own, least = _own_seconds(self.result), table[0]
+            if own and least not in own:
+                own |= {least: medians({"own": machine.timed(self._call(least, self.result.fn)).run}, 1)["own"]}
+            return all_seconds(kernels), own
         between = {_middle(*pair) for pair in itertools.pairwise(table)}
         sizes = sorted({*table, *(size for size in between if size is not None)})
         calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
@@ -150,8 +191,8 @@ class SizeTable:
     def _missing(self) -> int | None:
         """The size to add to the table: in the middle between two that are far apart, or between which most sizes would be slow,
         on a logarithmic scale; None if none would be."""
-        assert self.result.sliced is not None
-        dim, costs = self.result.sliced.dim, self.result.costs
+        assert self.result.slices is not None
+        dim, costs = self.result.slices.dim, self.result.costs
         known = sorted(size for (size,) in self.result.table)
         for low, high in itertools.pairwise(known):
             if high > _APART * low:
@@ -173,9 +214,9 @@ class SizeTable:
         around = [max(each for each in known if each < size), min(each for each in known if each > size)]
         found = [self.result.table[each,] for each in around if self.result.table[each,].found]
         made: list[Superoptimized] = []
-        for graph in _different([each.graph for each in found]):
+        for like in _different(found):
             if not made or self._may_improve:
-                made.append(self._filled(size, like=graph))
+                made.append(self._filled(size, like=like))
         made.sort(key=lambda each: (seconds_of_call(each) if each.found else None) or math.inf)
         if not made:
             made = [self._filled(size)]
@@ -215,10 +256,10 @@ class SizeTable:
             return False
         if covering is None:
             return False
-        graph = result.table[covering,].graph
-        if before.found and len(_different([before.graph, graph])) == 1:
+        likes = _different([before, result.table[covering,]] if before.found else [result.table[covering,]])
+        if before.found and len(likes) == 1:
             return False
-        after = self._filled(size, like=graph)
+        after = self._filled(size, like=likes[-1])
         if after.found and (not before.found or self._is_faster(size, after, before)):
             return True
         result.table[size,] = result.specializations[size,] = before
@@ -228,23 +269,24 @@ class SizeTable:
         """Whether one of two results for a size is the faster one, as measured in turns or as far as is known."""
         if None in (one.report.original_latency, other.report.original_latency):
             return (seconds_of_call(one) or math.inf) < (seconds_of_call(other) or math.inf)
-        timed = one.executable.machine.timed
+        timed = machine_for(one.target).timed
         calls = {name: timed(self._call(size, run)).run for name, run in (("one", one), ("other", other))}
         seconds = medians(calls, _ROUNDS, self._seconds)
         return seconds["one"] < seconds["other"]
 
     def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float]:
         """Seconds that a chunk costs beside its kernels, and that padding does, as measured at the smallest size."""
-        if not kernels or not kernels[min(kernels)].executable.machine.available:
+        size = min(kernels, default=0)
+        machine = machine_for(kernels[size].target) if kernels else None
+        if machine is None or not machine.available:
             return 0.0, 0.0
-        size = min(kernels)
         result = kernels[size]
         runs: dict[str, tuple[int, Callable[..., Any]]] = {"alone": (size, result)}
         runs["two"] = 2 * size, self.result.covering(2 * size, [Chunk(0, size), Chunk(size, size)])
         if size > 1:
             runs["padded"] = size - 1, self.result.covering(size - 1, [Chunk(0, size)])
         calls = {name: self._call(*run) for name, run in runs.items()}
-        timed = {name: result.executable.machine.timed(call).run for name, call in calls.items()}
+        timed = {name: machine.timed(call).run for name, call in calls.items()}
         seconds = medians(timed, _ROUNDS, self._seconds)
         chunk = max(seconds["two"] / 2 - seconds["alone"], 0.0)
         return chunk, max(seconds.get("padded", seconds["alone"] + 2 * chunk) - seconds["alone"], 0.0)
@@ -281,8 +323,9 @@ def _middle(low: int, high: int) -> int | None:
     return None
 
 
-def _different(graphs: Sequence[Graph]) -> list[Graph]:
-    """Graphs, one of each form."""
+def _different(results: Sequence[Superoptimized]) -> list[Superoptimized]:
+    """Results, one of each form: that of its muGraph, or those of several in pieces."""
     from mugraph.selection.structure_key import form_of
 
-    return list({form_of(graph): graph for graph in graphs}.values())
+    forms = [(result.is_one_program, tuple(form_of(each.graph) for each in result.results)) for result in results]
+    return list(dict(zip(forms, results, strict=True)).values())

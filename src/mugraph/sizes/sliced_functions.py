@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mugraph.errors import MugraphError
+from mugraph.errors import InvalidInput, MugraphError, UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.compiler_questions import asked_outside_torch
 from mugraph.frontend.export import recorded_at_all_sizes
@@ -33,20 +33,54 @@ GENERIC_BYTES = 1 << 28
 """And at smaller sizes where the arguments would take more bytes than that."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlicedFunction:
-    """A function whose results are the same function of each slice of its inputs, at every size of a dimension.
+class NoProgram(SizeMatters):
+    """A function that treats slices alike as it is recorded with a symbol for the size, and that is no program as a whole."""
 
-    `inputs` says where those of the program have the dimension, `slice` what it is of one slice.
+
+@dataclass(frozen=True, slots=True)
+class CalledInSlices:
+    """How a function is called whose results are the same function of each slice of its inputs, at every size of a dimension.
+
+    `inputs` says where its inputs have the dimension.
     """
 
     dim: Dim
     inputs: Places
-    slice: SlicedProgram
     calling: FunctionCalling
     """How it was called at one of the `sizes`."""
     sizes: tuple[int, ...]
-    """At these the programs were compared."""
+    """At these what it is was compared."""
+
+    def calling_at(self, size: int) -> CallingAtSize:
+        """How the function is called at a size."""
+        return CallingAtSize(self, size)
+
+    def exact_calling_at(self, size: int) -> FunctionCalling:
+        """The same, with the shapes that arguments have then."""
+        calling, dims = self.calling, iter(self.inputs)
+        leaves = tuple(
+            replace(leaf, shape=_with_size(leaf.shape, next(dims), size)) if leaf.is_tensor else leaf
+            for leaf in calling.arguments.leaves
+        )
+        parts = (calling.sources, calling.results, calling.strides, calling.inputs)
+        return FunctionCalling(calling.name, replace(calling.arguments, leaves=leaves), *parts)
+
+
+@dataclass(frozen=True, slots=True)
+class SlicedFunction(CalledInSlices):
+    """A program of this kind: `slice` is what it is of one slice."""
+
+    slice: SlicedProgram
+
+    @property
+    def outputs(self) -> Places:
+        """Where the outputs have the dimension."""
+        return self.slice.outputs
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many elements of it belong to a slice, by output."""
+        return self.slice.widths
 
     @property
     def claim(self) -> str:
@@ -65,26 +99,12 @@ class SlicedFunction:
         """Whether a muGraph of the function acts on slices, too."""
         return self.slice.is_acted_on_by(graph, self.inputs)
 
-    def calling_at(self, size: int) -> CallingAtSize:
-        """How the function is called at a size."""
-        return CallingAtSize(self, size)
-
-    def exact_calling_at(self, size: int) -> FunctionCalling:
-        """The same, with the shapes that arguments have then."""
-        calling, dims = self.calling, iter(self.inputs)
-        leaves = tuple(
-            replace(leaf, shape=_with_size(leaf.shape, next(dims), size)) if leaf.is_tensor else leaf
-            for leaf in calling.arguments.leaves
-        )
-        parts = (calling.sources, calling.results, calling.strides, calling.inputs)
-        return FunctionCalling(calling.name, replace(calling.arguments, leaves=leaves), *parts)
-
 
 class CallingAtSize:
     """How a function that acts on slices is called at a size: shapes of arguments are only looked at where a call takes more than
     its tensors in order, so they are written down by the first that does."""
 
-    def __init__(self, function: SlicedFunction, size: int) -> None:
+    def __init__(self, function: CalledInSlices, size: int) -> None:
         self._function, self._size = function, size
         self.plain, self.unflatten = function.calling.plain, function.calling.unflatten
 
@@ -109,7 +129,7 @@ def sliced_function(
     deadline: Deadline = NO_LIMIT,
 ) -> SlicedFunction:
     """The function as one that acts on slices along its one dynamic dimension; raises SizeMatters, which says why, for others,
-    and where the deadline passes before that is known.
+    and where the deadline passes before that is known: NoProgram where only what PyTorch records can tell.
 
     Arguments are those of an example call, of any declared size.
     """
@@ -122,16 +142,14 @@ def sliced_function(
     try:
         check_slices(recorded(fn, declared, *declared.resized((generic,), args, kwargs), deadline).graph)
         check_time(deadline, f"what it is at size {generic} of {dim.name}")
-        with asked_outside_torch() as asked:
-            first = _traced(fn, declared, generic, args, kwargs)
-        check_questions(asked)
+        first = _first_traced(fn, declared, generic, args, kwargs)
         check_memory(first)
         places = places_of(first, declared, *declared.resized((generic,), args, kwargs))
         try:
             cut = SlicedProgram.of(first.graph, places)
         except MugraphError as error:
             raise SizeMatters(f"its program at size {generic} does not act on slices: {error}") from None
-        found = SlicedFunction(dim, places, cut, first, (generic, *sizes))
+        found = SlicedFunction(dim, places, first, (generic, *sizes), cut)
         for size in sizes:
             check_time(deadline, f"what it is at size {size} of {dim.name}")
             other = _traced(fn, declared, size, args, kwargs)
@@ -212,6 +230,20 @@ def _traced(fn: Callable[..., Any], declared: Declared, size: int, args: Sequenc
     """The program at a size."""
     positional, named = declared.resized((size,), args, kwargs)
     return trace(fn, named or positional)
+
+
+def _first_traced(fn: Callable[..., Any], declared: Declared, size: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The program at a size; raises SizeMatters for a function that asks how it is run, and NoProgram for what is none."""
+    refusal = ""
+    with asked_outside_torch() as asked:
+        try:
+            traced = _traced(fn, declared, size, args, kwargs)
+        except (InvalidInput, UnsupportedOperator) as error:
+            refusal = str(error)
+    check_questions(asked)
+    if refusal:
+        raise NoProgram(refusal)
+    return traced
 
 
 def _dims_of_leaves(arguments: Arguments, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None]:

@@ -1,0 +1,264 @@
+"""Functions that act on slices and run in pieces: results of which only parts are programs, put together to those at any size.
+
+What a function does to slices is decided of all of its calls with a symbol for the size (`mugraph.sizes.sliced_functions`), so
+whatever runs it at one size, kernels or PyTorch's calls, computes slices of every other (docs/theory.md, "Sizes of functions in
+pieces"). Here it is looked at what was recorded at sizes that have results: they must be the same calls, in which sizes are
+multiples of the one that varies, so that it is known where each tensor has the axis, and the muGraphs between them must act on
+slices, too.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_flatten
+
+from mugraph.errors import MugraphError
+from mugraph.frontend import record
+from mugraph.frontend.graph_passes import owner_of
+from mugraph.frontend.partition import Piece
+from mugraph.frontend.pytree import FunctionCalling, same_value
+from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.frontend.torch_casts import name_of
+from mugraph.ir.graph import Graph
+from mugraph.pieces.cutting import prepared
+from mugraph.pieces.data import PartitionedResult
+from mugraph.sizes.dims import Declared
+from mugraph.sizes.sliced_functions import (
+    CalledInSlices,
+    CallingAtSize,
+    SlicedFunction,
+    bytes_of_slice,
+    check_memory,
+    check_time,
+    compared_sizes,
+    places_of,
+)
+from mugraph.sizes.sliced_programs import Places, SlicedProgram
+from mugraph.support.deadline import NO_LIMIT, Deadline
+
+_OF_SYMBOLS = 2
+"""The smallest size that PyTorch's symbols speak of."""
+
+Axes = Mapping[fx.Node, int | None]
+"""By tensor of a graph, its dimension of the size that varies."""
+
+
+@dataclass(frozen=True, slots=True)
+class PiecedFunction(CalledInSlices):
+    """A function that acts on slices, as PyTorch records it at some `sizes`: its calls, and where its outputs have the axis."""
+
+    outputs: Places
+    widths: tuple[int, ...]
+    """How many elements of that dimension belong to a slice."""
+    graphs: tuple[fx.GraphModule, ...]
+    """The calls at each of the sizes."""
+    least: int
+    """The smallest size that is put together of others: a smaller one has a result of its own, or is the function itself."""
+    premise: str
+
+    @property
+    def claim(self) -> str:
+        """For which sizes results are put together of others, and why, in a sentence."""
+        return f"{self.premise}, and the same calls at sizes {', '.join(map(str, self.sizes))}"
+
+    def claim_of(self, sizes: str) -> str:
+        """The claim of results for these sizes."""
+        alone = "" if self.dim.low >= self.least else f" ({self.dim.low} by a result of its own, or by the function itself)"
+        return (
+            f"{self.claim}. At sizes {sizes} kernels run parts of it, whose muGraphs are proved to compute these and act on "
+            f"slices, too, and PyTorch makes the calls between them, so that any size from {self.least} on is slices of "
+            f"their results{alone}"
+        )
+
+    def calling_at(self, size: int) -> CallingAtSize:
+        """How the function is called at a size; arguments are always looked at, as PyTorch's calls take other shapes, too."""
+        return _Checked(self, size)
+
+    def is_put_together_of(self, result: PartitionedResult, size: int) -> bool:
+        """Whether a result for a size is the same calls, and its muGraphs act on slices."""
+        recorded = result.cut.recorded
+        if size < self.least or recorded.writes:
+            return False
+        number = next(number for number, known in enumerate(self.sizes) if known != size)
+        try:
+            axes = axes_between(recorded.module, size, self.graphs[number], self.sizes[number])
+        except SizeMatters:
+            return False
+        known: dict[tuple[int, Places], Places | None] = {}
+        return all(_acts_on_slices(piece, result.cut.results[piece].graph, axes, known) for piece in result.cut.partition.pieces)
+
+
+class _Checked(CallingAtSize):
+    """A call whose arguments are looked at each time."""
+
+    def __init__(self, function: CalledInSlices, size: int) -> None:
+        super().__init__(function, size)
+        self.plain = _never
+
+
+def _never(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    return None
+
+
+def pieced_function(
+    fn: Callable[..., Any],
+    declared: Declared,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    of_program: SlicedFunction | None,
+    deadline: Deadline = NO_LIMIT,
+) -> PiecedFunction:
+    """A function that `sliced_function` has found to act on slices: as a program, or as it is recorded with a symbol alone.
+
+    Raises SizeMatters, which says why, where calls at several sizes are not the same, or results are not memory of their own, and
+    where the deadline passes before that is known. Arguments are those of an example call, of any declared size.
+    """
+    (dim,) = declared.dims.values()
+    chosen = compared_sizes(dim, bytes_of_slice(declared, args, kwargs))[:2]
+    if len(chosen) < 2 or min(chosen) < _OF_SYMBOLS:
+        raise SizeMatters(f"there are too few sizes of {dim.name} from {_OF_SYMBOLS} on to compare what is recorded at them")
+    try:
+        graphs = [_recorded(fn, declared, size, args, kwargs, deadline) for size in chosen]
+        (first, other), calling = graphs, graphs[0].calling
+        assert isinstance(calling, FunctionCalling), "of a function, not of a file"
+        _check_results(first, calling)
+        axes = axes_between(first.module, chosen[0], other.module, chosen[1])
+        inputs = places_of(calling, declared, *declared.resized((chosen[0],), args, kwargs))
+    except SizeMatters:
+        raise
+    except MugraphError as error:  # whatever cannot be recorded
+        raise SizeMatters(str(error)) from None
+    if inputs != tuple(axes[node] for node in first.placeholders):
+        raise SizeMatters("a tensor that it brings along depends on the size")
+    outputs = tuple(axes[node] for node in first.outputs)
+    shapes = [node.meta["val"].shape for node in first.outputs]
+    widths = tuple(0 if dim is None else shape[dim] // chosen[0] for shape, dim in zip(shapes, outputs, strict=True))
+    if of_program is None:
+        low, recorded = (
+            max(dim.low, _OF_SYMBOLS),
+            "the function, as PyTorch records it with a symbol for the size, acts on slices",
+        )
+        premise = f"for every size from {low} to {dim.high} of {dim.name}: {recorded}"
+    else:
+        low, premise = dim.low, of_program.claim
+    both = tuple(each.module for each in graphs)
+    return PiecedFunction(dim, inputs, calling, tuple(chosen), outputs, widths, both, low, premise)
+
+
+def _recorded(
+    fn: Callable[..., Any],
+    declared: Declared,
+    size: int,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    deadline: Deadline,
+) -> RecordedGraph:
+    """The function's calls at a size, as they are cut."""
+    check_time(deadline, f"which calls it makes at size {size}")
+    positional, named = declared.resized((size,), args, kwargs)
+    return prepared(recorded_graph(record(fn, named or positional)))
+
+
+def _check_results(recorded: RecordedGraph, calling: FunctionCalling) -> None:
+    """Raise SizeMatters unless what a call returns is memory of its own, and nothing else is changed."""
+    check_memory(calling)
+    owners = [owner_of(node) for node in recorded.outputs]
+    if recorded.writes or len({*owners}) < len(owners) or any(owner.op != "call_function" for owner in owners):
+        raise SizeMatters("it changes what it is given, or returns what shares memory with another tensor")
+
+
+# --- the same calls at two sizes ------------------------------------------------------------------------------------------
+
+
+def axes_between(graph: fx.GraphModule, size: int, other: fx.GraphModule, other_size: int) -> dict[fx.Node, int | None]:
+    """Where the tensors of a graph at one size have the axis, by the same graph at another size; None for all else.
+
+    Raises SizeMatters, naming the call, where the two are not the same calls, or where a size or a number is no multiple of the
+    one that varies.
+    """
+    axes: dict[fx.Node, int | None] = {}
+    places: dict[fx.Node, int] = {}
+    for number, (one, its) in enumerate(zip_longest(graph.graph.nodes, other.graph.nodes)):
+        if one is None or its is None or (one.op, name_of(one), one.target) != (its.op, name_of(its), its.target):
+            raise SizeMatters(f"it makes other calls at size {other_size} than at size {size}")
+        places[one] = places[its] = number
+        pairs = _paired((one.args, one.kwargs), (its.args, its.kwargs))
+        if one.op == "get_attr" and not _is_same_constant(graph, other, one):
+            raise SizeMatters(f"{one.target} is another constant at size {other_size} than at size {size}")
+        if pairs is None or not all(_fits(*pair, size, other_size, places) for pair in pairs):
+            raise SizeMatters(f"{name_of(one)}: its arguments at size {other_size} are others than at size {size}")
+        axes[one] = _axis(one, its, size, other_size)
+    return axes
+
+
+def _paired(ours: Any, theirs: Any) -> list[tuple[Any, Any]] | None:
+    """The leaves of two structures; None where these differ."""
+    (leaves, structure), (others, its) = tree_flatten(ours), tree_flatten(theirs)
+    return list(zip(leaves, others, strict=True)) if structure == its else None
+
+
+def _fits(one: Any, other: Any, size: int, other_size: int, places: Mapping[fx.Node, int]) -> bool:
+    """Whether two arguments are the same, or the same multiple of the two sizes."""
+    if isinstance(one, fx.Node) or isinstance(other, fx.Node):
+        return isinstance(one, fx.Node) and isinstance(other, fx.Node) and places[one] == places[other]
+    return same_value(one, other) or (type(one) is type(other) is int and _is_multiple(one, size, other, other_size))
+
+
+def _is_multiple(one: int, size: int, other: int, other_size: int) -> bool:
+    return one % size == 0 and one * other_size == other * size
+
+
+def _is_same_constant(graph: fx.GraphModule, other: fx.GraphModule, node: fx.Node) -> bool:
+    ours, theirs = map(operator.attrgetter(str(node.target)), (graph, other))
+    if not (isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)):
+        return False
+    return ours is theirs or (ours.dtype is theirs.dtype and torch.equal(ours, theirs))
+
+
+def _axis(one: fx.Node, its: fx.Node, size: int, other_size: int) -> int | None:
+    """The dimension whose size differs, of a tensor at two sizes."""
+    ours, theirs = one.meta.get("val"), its.meta.get("val")
+    if not (isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)):
+        return None  # of several results each is taken out by a call of its own
+    if ours.dtype is not theirs.dtype or ours.dim() != theirs.dim():
+        raise SizeMatters(f"{name_of(one)}: it makes another kind of tensor at size {other_size} than at size {size}")
+    dims = [dim for dim, pair in enumerate(zip(ours.shape, theirs.shape, strict=True)) if operator.ne(*pair)]
+    if not dims:
+        return None
+    if len(dims) > 1 or not _is_multiple(ours.shape[dims[0]], size, theirs.shape[dims[0]], other_size):
+        raise SizeMatters(f"{name_of(one)}: a size of its result is no multiple of the one that varies")
+    return dims[0]
+
+
+def _acts_on_slices(piece: Piece, graph: Graph, axes: Axes, known: dict[tuple[int, Places], Places | None]) -> bool:
+    """Whether a muGraph of a piece acts on slices where its inputs and outputs have the axis, or reads nothing that has it."""
+    inputs = tuple(axes[node] for node in piece.inputs)
+    outputs = [axes[node] for node in piece.outputs]
+    if all(place is None for place in inputs):
+        return all(place is None for place in outputs)
+    images = [inputs[number] for number in piece.images] + [
+        place for number, place in zip(piece.numbers, outputs, strict=True) if number in piece.image_results
+    ]
+    if any(place not in (None, 0) for place in images):  # programs have dimensions of images in another order
+        return False
+    key = id(graph), inputs
+    if key not in known:
+        known[key] = _outputs_of(graph, (*inputs, *[None] * (len(graph.inputs()) - len(inputs))))
+    made = known[key]
+    return made is not None and [made[number] for number in piece.numbers] == outputs
+
+
+def _outputs_of(graph: Graph, inputs: Places) -> Places | None:
+    """Where the outputs of a graph have the axis; None unless it acts on slices."""
+    try:
+        return SlicedProgram.of(graph, inputs).outputs
+    except MugraphError:
+        return None

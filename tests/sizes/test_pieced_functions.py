@@ -1,0 +1,224 @@
+"""Functions of which only parts are programs: which act on slices, and that results for a few sizes serve all others."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mugraph
+from mugraph import Dim, DynamicSuperoptimized
+from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
+from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.pieces.data import PartitionedResult
+from mugraph.sizes.chunk_plans import Chunk
+from mugraph.sizes.dims import Declared
+from mugraph.sizes.pieced_functions import PiecedFunction, pieced_function
+from mugraph.sizes.range_search import superoptimized_for_sizes
+from mugraph.sizes.sliced_functions import NoProgram, sliced_function
+from threads import at_once
+
+from .test_sliced_functions import PLANTED
+
+HIGH = 40
+BATCH = Dim("batch", 1, HIGH)
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=GENERATOR)
+
+
+W, V = drawn(16, 24), drawn(24, 16)
+
+
+def mixed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Two programs around a call that is none, a result of two rows a slice, and one that is the same for all."""
+    y = F.silu(x @ W.to(x.dtype)).logcumsumexp(-1)
+    z = (y * y.sigmoid()) @ V.to(x.dtype)
+    return torch.softmax(z, -1), z.reshape(-1, 8) * 2, W.to(x.dtype).exp()
+
+
+def asked(fn: Callable[..., Any], *inputs: torch.Tensor) -> object:
+    """What sizes of the function are put together of."""
+    declared = Declared.of({0: {0: BATCH}})
+    try:
+        return sliced_function(fn, declared, inputs, {})
+    except NoProgram:
+        return pieced_function(fn, declared, inputs, {}, None)
+
+
+def pieced(fn: Callable[..., Any], *inputs: torch.Tensor, dim: Dim = BATCH) -> PiecedFunction:
+    """The function, which is no program, with a first dimension of its first argument that varies."""
+    declared = Declared.of({0: {0: dim}})
+    with pytest.raises(NoProgram):
+        sliced_function(fn, declared, inputs, {})
+    return pieced_function(fn, declared, inputs, {}, None)
+
+
+@functools.cache
+def optimized() -> DynamicSuperoptimized:
+    """Kernels wherever there are any, whoever is faster."""
+    table = [{"batch": size} for size in (1, 8, HIGH)]
+    return superoptimized_for_sizes(
+        mugraph.superoptimize, mixed, ((drawn(5, 16),), {}), {0: {0: BATCH}}, table, None, {"profile": False}
+    )
+
+
+def check(result: Any, reference: Any) -> None:
+    for got, wanted in zip(result, reference, strict=True):
+        torch.testing.assert_close(got, wanted.float(), rtol=0, atol=1e-5 * float(wanted.abs().max()))
+        assert got.is_contiguous()
+
+
+def test_calls_say_where_the_axis_is() -> None:
+    found = pieced(mixed, drawn(5, 16))
+    assert (found.outputs, found.widths) == ((0, 0, None), (1, 2, 0))
+    assert found.least == 2
+    assert found.inputs[0] == 0
+    assert {*found.inputs[1:]} == {None}
+
+
+def test_a_hundred_sizes_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    opt = optimized()
+    assert opt.sliced is None
+    assert opt.pieced is not None, opt.reason
+    assert not any(result.is_one_program for result in opt.table.values())
+    assert sorted(opt.costs.kernels) == [8, HIGH]
+    compiled: list[Any] = []
+    for where in ("mugraph.runtime.executable.Executable.__init__", "torch.export.export", "mugraph.search.tasks.Saturation"):
+        monkeypatch.setattr(where, lambda *args, **kwargs: compiled.append(args))
+    for size in (1, 2, HIGH, *random.Random(0).choices(range(1, HIGH + 1), k=100)):
+        x = drawn(size, 16)
+        check(opt(x), mixed(x.double()))
+    assert compiled == []
+    assert {*opt.specializations} == {*opt.table}
+
+
+def test_every_plan_is_carried_out() -> None:
+    opt, size = optimized(), 8
+    for plan in ([Chunk(0, size), Chunk(size, size)], [Chunk(0, size), Chunk(size // 2, size)], [Chunk(0, size)]):
+        reached = plan[-1].start + size
+        for rows in {reached, reached - 1} if len(plan) == 1 else {reached}:
+            x = drawn(rows, 16)
+            check(opt.covering(rows, plan)(x), mixed(x.double()))
+
+
+def test_what_holds_is_said_in_words_and_one_is_no_chunk_of_others() -> None:
+    opt = optimized()
+    assert opt.claim.startswith("for every size from 2 to 40 of batch: the function, as PyTorch records it with a symbol")
+    assert "At sizes 8, 40 kernels run parts of it" in opt.claim
+    assert "(1 by a result of its own, or by the function itself)" in opt.claim
+    assert opt.error_bound is not None
+    assert 0 < opt.error_bound < 2**-35
+    assert opt.plan(1).chunks == ()
+    assert opt.plan(2).chunks == (Chunk(0, 8),)
+    assert "which cover all others" in repr(opt)
+
+
+def test_rows_that_are_no_numbers_disturb_no_others() -> None:
+    opt = optimized()
+    for size in (2, 7, 11):
+        x = drawn(size, 16)
+        x[size // 2] = torch.nan
+        for got, wanted in zip(opt(x), mixed(x.double()), strict=True):
+            torch.testing.assert_close(got, wanted.float(), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_inputs_are_views_that_nobody_writes_to() -> None:
+    opt, whole = optimized(), drawn(HIGH, 40)
+    before = whole.clone()
+    for size in (5, 23):
+        for x in (whole[:size, 3:35:2], whole.reshape(-1)[1 : 1 + size * 16].reshape(size, 16), whole.T[:size, :16]):
+            check(opt(x), mixed(x.double()))
+    assert torch.equal(whole, before)
+
+
+def test_wrong_arguments_are_named() -> None:
+    opt = optimized()
+    for size in (7, 8):
+        with pytest.raises(
+            ShapeMismatch, match=r"argument x is torch.float32 \[\d, 24\], optimized for torch.float32 \[\d, 16\]"
+        ):
+            opt(drawn(size, 24))
+        with pytest.raises(ShapeMismatch, match="float64"):
+            opt(drawn(size, 16).double())
+    with pytest.raises(ShapeMismatch, match="batch has size 41, declared from 1 to 40"):
+        opt(drawn(41, 16))
+
+
+def test_threads_may_call_it() -> None:
+    inputs = [drawn(size, 16) for size in (3, 30, 3, 21, 30, 9)]
+    for made, x in zip(at_once(optimized(), inputs), inputs, strict=True):
+        check(made, mixed(x.double()))
+
+
+def test_such_a_range_has_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="save the results of its `table`"):
+        optimized().save(tmp_path / "range")
+    loaded = mugraph.load(optimized().table[8,].save(tmp_path / "eight"))
+    x = drawn(8, 16)
+    check(loaded.bound_to(mixed)(x), mixed(x.double()))
+
+
+def test_a_size_of_one_may_be_something_else() -> None:
+    def squeezed(x: torch.Tensor) -> torch.Tensor:
+        return x.logcumsumexp(-1) * (2 if x.shape[0] == 1 else 3)
+
+    opt = mugraph.superoptimize(squeezed, (drawn(4, 8),), budget=0.0, profile=False, dynamic={0: {0: Dim("n", 1, 9)}})
+    for size in (1, 2, 9):
+        x = drawn(size, 8)
+        torch.testing.assert_close(opt(x), squeezed(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["at 7", "len", "cumsum", "flip", "softmax", "mean", "positions", "batch norm in training", "noise", "products of rows"],
+)
+def test_what_depends_on_the_size_is_refused(name: str) -> None:
+    declared = Declared.of({0: {0: BATCH}})
+    with pytest.raises(SizeMatters) as refused:
+        sliced_function(lambda x: (PLANTED[name](x), x.logcumsumexp(-1)), declared, (drawn(6, 8),), {})
+    assert not isinstance(refused.value, NoProgram)
+
+
+@pytest.mark.parametrize(
+    ("fn", "match"),
+    [
+        (lambda x: (x.logcumsumexp(-1), x), "returns views|shares memory"),
+        (lambda x: (y := x.logcumsumexp(-1), y), "shares memory|returns views"),
+        (lambda x: x.add_(1).logcumsumexp(-1), "changes|mutat|return"),
+    ],
+)
+def test_what_shares_memory_is_not_put_together(fn: Callable[..., Any], match: str) -> None:
+    with pytest.raises(SizeMatters, match=match):
+        asked(fn, drawn(6, 8))
+
+
+def test_a_mugraph_that_mixes_slices_is_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    opt = optimized()
+    assert opt.pieced is not None
+    assert opt.is_of_slices(8, opt.table[8,])
+    monkeypatch.setattr("mugraph.sizes.pieced_functions._outputs_of", lambda graph, inputs: None)
+    assert not opt.is_of_slices(8, opt.table[8,])
+
+
+def test_other_calls_at_another_size_are_not_put_together() -> None:
+    opt = optimized()
+    assert opt.pieced is not None
+    one, eight = opt.table[1,], opt.table[8,]
+    assert isinstance(one, PartitionedResult)
+    assert isinstance(eight, PartitionedResult)
+    assert not opt.pieced.is_put_together_of(eight, 9)  # what is no multiple of nine
+    assert not opt.pieced.is_put_together_of(one, 1)
+
+
+def test_like_is_a_mugraph_or_a_result_in_pieces() -> None:
+    with pytest.raises(InvalidInput, match="like is a muGraph"):
+        mugraph.superoptimize(mixed, (drawn(5, 16),), like=3)  # type: ignore[call-overload]
