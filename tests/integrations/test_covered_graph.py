@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mugraph.errors import CompilationFailed
 from mugraph.integrations.background import Turn
 from mugraph.integrations.covered_graph import CoveredGraph, Run
 from mugraph.integrations.graph_axis import GraphAxis
@@ -224,6 +225,29 @@ def test_only_so_many_sizes_are_optimized_and_failures_do_no_harm(caplog: pytest
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(ZeroDivisionError):
         CoveredGraph(general, fail, AXIS, limit=2, strict=True)(x, 500)
+
+
+def test_what_there_is_runs_on_where_another_size_fails(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mugraph.integrations.covered_graph.medians", lambda calls, *rest: {"ours": 1, "general": 1e9})
+    make = Specializer()
+
+    def fails_at_32(arguments: Sequence[Any], budget: float | None) -> Run:
+        if arguments[1] == 32:
+            raise CompilationFailed("a defect")
+        return make(arguments, budget)
+
+    graph = CoveredGraph(general, fails_at_32, AXIS, limit=4)
+    for size in (20, 500, 33, 7):
+        make.called.clear()
+        x = torch.randn(size, 3)
+        assert torch.equal(graph(x, size)[0], general(x, size)[0])
+        assert {*make.called} <= {2, 8}
+        assert make.called
+    assert make.made == [2, 8]
+    assert "those of 2 are kept" in caplog.text
+    assert len(caplog.records) == 1
 
 
 def test_the_sizes_that_a_call_asks_for_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
+from mugraph.errors import CompilationFailed, InvalidInput, ShapeMismatch, UnsupportedOperator
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.ops import LEAST
 from mugraph.runtime import Executable, build
 from mugraph.runtime.packed_operands import _IN_USE
-from mugraph.sizes.sliced_kernels import InPart, SlicedKernels, example_inputs
+from mugraph.sizes.sliced_kernels import InPart, SlicedKernels, example_inputs, sliced_kernels
 from mugraph.support.deadline import Deadline
 from mugraph.testing.mugraphs import LARGE, SMALL, random_mugraph
 from threads import at_once
@@ -278,3 +278,18 @@ def test_parts_of_the_time_are_measured() -> None:
     assert measured.parts[24] == 1
     assert min(measured.parts.values()) > 0
     assert InPart.of(build(norm_linear(24, (1, 1))), (0, None), (None,), example, 2).measured(example)[1:] == (None, {})
+
+
+def test_a_compiler_that_fails_is_no_reason_to_lose_what_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    executable = build(norm_linear(24, (3, 1)))
+    example = example_inputs(executable.graph)
+    assert sliced_kernels(executable, (0, None), (0,), example) is not None
+
+    def rejects(*given: Any) -> Any:
+        raise CompilationFailed("cc rejected a generated kernel")
+
+    monkeypatch.setattr(type(executable.machine), "load", rejects)
+    assert sliced_kernels(executable, (0, None), (0,), example) is None
+    assert "cc rejected a generated kernel" in caplog.text

@@ -44,7 +44,7 @@ class CoveredGraph:
     At most `limit` sizes are optimized, those that one call asks for within `budget` seconds together (None: no limit), of which
     `specialized` is told its share. Safe to call from several threads: while one waits for kernels, the others run the
     general graph, and all do where they are made in the background; graphs that share a `turn` wait for one of them at a time.
-    What `specialized` raises is reported, and the general graph runs; with `strict` it is raised.
+    What `specialized` raises is reported, and no further sizes are optimized: those that are run on. With `strict` it is raised.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CoveredGraph:
 
     def _found(self, arguments: Sequence[Any]) -> Run:
         size = self.axis.size(arguments)
-        if size < self.axis.smallest or self._failed:
+        if size < self.axis.smallest:
             return self.general
         self._turn.take(functools.partial(self._find, size, arguments), quick=not self._missing(size))
         return self.runs.get(size, self.general)
@@ -80,15 +80,16 @@ class CoveredGraph:
     def _find(self, size: int, arguments: Sequence[Any]) -> None:
         try:
             self._fill(size, arguments)
-            if size not in self.runs:
-                if len(self.runs) >= _REMEMBERED:
-                    self.runs.clear()
-                self.runs[size] = self._run(size)
         except Exception:  # a model must run whatever goes wrong in here
             self._failed = True
             if self.strict:
                 raise
-            _log.warning("optimizing a graph for any size failed, it runs without; please report this", exc_info=True)
+            without = f"those of {len(self.table)} are kept" if self.table else "it runs without"
+            _log.warning("optimizing a graph for another size failed, %s; please report this", without, exc_info=True)
+        if size not in self.runs:
+            if len(self.runs) >= _REMEMBERED:
+                self.runs.clear()
+            self.runs[size] = self._run(size)
 
     def _fill(self, size: int, arguments: Sequence[Any]) -> None:
         """Optimize for sizes that cover this one well; those after the first take over what was found for it."""
@@ -98,8 +99,10 @@ class CoveredGraph:
             self._measure(wanted, self.axis.resized(arguments, wanted), deadline.share(1 / min(left, 2)))
 
     def _missing(self, size: int) -> list[int]:
-        """The sizes that are to be optimized for this one."""
+        """The sizes that are to be optimized for this one; none after one of them failed."""
         missing: list[int] = []
+        if self._failed:
+            return missing
         wanted = self.axis.smallest
         while len(self.table) + len(missing) < self.limit and (wanted <= size or size > 2 * wanted // _APART):
             if wanted not in self.table:

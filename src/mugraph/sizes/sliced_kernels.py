@@ -6,6 +6,7 @@ it (docs/theory.md, "Slices as an argument").
 
 from __future__ import annotations
 
+import logging
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
+from mugraph.errors import CompilationFailed, InvalidInput, ShapeMismatch, TargetUnavailable, UnsupportedOperator
 from mugraph.frontend.torch_casts import TORCH_DTYPES
 from mugraph.host.arrays import Recognizer, torch_arrays
 from mugraph.ir.dtypes import DType
@@ -32,6 +33,8 @@ from mugraph.runtime.call_plan import planned
 from mugraph.sizes.sliced_programs import Places
 from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.targets.cpu.machine import Cpu
+
+_log = logging.getLogger("mugraph.sizes")
 
 _RECOGNIZED = 4
 """Kinds of tensors that calls are recognized by."""
@@ -270,11 +273,15 @@ def sliced_kernels(
     deadline: Deadline = NO_LIMIT,
 ) -> SlicedKernels | None:
     """The kernels of a muGraph that compute its first slices; None where they cannot, where their results for the first slices
-    of an `example` of all differ in a bit from those of its own kernels, and where the deadline passes before that is known."""
+    of an `example` of all differ in a bit from those of its own kernels, and where the deadline passes before that is known. None
+    also where the compiler fails, which is logged: there are kernels for all slices."""
     capacity = next(example[number].shape[dim] for number, dim in enumerate(inputs) if dim is not None)
     try:
         kernels = SlicedKernels(executable, inputs, outputs, capacity)
     except UnsupportedOperator:
+        return None
+    except (CompilationFailed, TargetUnavailable) as error:
+        _log.warning("first slices have no kernels of their own, and run by those for all: %s", error)
         return None
     if not kernels.agree_with(executable, example, deadline):
         return None
