@@ -6,6 +6,7 @@ import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,16 @@ import torch.nn.functional as F
 import mugraph
 from mugraph import Dim, DynamicSuperoptimized
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
+from mugraph.frontend import trace
 from mugraph.frontend.symbolic_axis import SizeMatters
 from mugraph.pieces.data import PartitionedResult
-from mugraph.sizes.chunk_plans import Chunk
+from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.dims import Declared
-from mugraph.sizes.pieced_functions import PiecedFunction, pieced_function
+from mugraph.sizes.pieced_functions import PiecedFunction, _lies, axes_between, pieced_function
 from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.sizes.sliced_functions import NoProgram, sliced_function
+from mugraph.sizes.sliced_programs import outputs_of_slices
+from mugraph.verifier.parallel_axes import NotParallel
 from threads import at_once
 
 from .test_sliced_functions import PLANTED
@@ -217,6 +221,74 @@ def test_other_calls_at_another_size_are_not_put_together() -> None:
     assert isinstance(eight, PartitionedResult)
     assert not opt.pieced.is_put_together_of(eight, 9)  # what is no multiple of nine
     assert not opt.pieced.is_put_together_of(one, 1)
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """A program whose input has two rows of each slice, and whose output has one."""
+    rows = x.reshape(-1, 8).logcumsumexp(-1)
+    return torch.softmax((rows * rows.sigmoid()).view(-1, 16), -1)
+
+
+def test_slices_may_have_several_rows_where_pieces_begin() -> None:
+    dim, settings = Dim("batch", 2, HIGH), {"profile": False}
+    opt = superoptimized_for_sizes(
+        mugraph.superoptimize, wide, ((drawn(5, 16),), {}), {0: {0: dim}}, [{"batch": 8}], None, settings
+    )
+    assert sorted(opt.costs.kernels) == [8]
+    for size in (2, 9, 23):
+        x = drawn(size, 16)
+        x[1] = torch.nan
+        torch.testing.assert_close(opt(x), wide(x.double()).float(), rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def crossed(x: torch.Tensor) -> torch.Tensor:
+    """Rows of all slices, position by position, and back."""
+    rows = x.transpose(0, 1).reshape(-1, 16).logcumsumexp(-1)
+    return torch.softmax((rows * rows.sigmoid()).view(4, -1, 16).transpose(0, 1) + x, -1)
+
+
+def test_where_slices_lie_is_followed_through_views() -> None:
+    found = pieced(crossed, drawn(5, 4, 16))
+    size = found.sizes[0]
+    lies = _lies(found.graphs[0], axes_between(found.graphs[0], size, found.graphs[1], found.sizes[1]), size)
+    lying = {(tuple(node.meta["val"].shape), lie) for node, lie in lies.items() if isinstance(node.meta.get("val"), torch.Tensor)}
+    assert ((4 * size, 16), (0, (1,) * 4)) in lying
+    assert {lie for shape, lie in lying if shape == (4, size, 16)} == {(1, (1,))}
+    assert {lie for shape, lie in lying if shape == (size, 4, 16)} == {(0, (1,))}
+
+
+def test_a_mugraph_that_mixes_slices_which_lie_in_stretches_is_known() -> None:
+    def added(rows: torch.Tensor) -> torch.Tensor:
+        return rows.view(8, 4, 16).sum(1)
+
+    graph = trace(added, (drawn(32, 16),)).graph
+    assert outputs_of_slices(graph, (0,), ((4,),)) == ((0,), ((1,),))
+    with pytest.raises(NotParallel):
+        outputs_of_slices(graph, (0,), ((1,) * 4,))
+
+
+def test_one_slice_is_put_together_of_whatever_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.silu(x @ W), -1)
+
+    declared, x = Declared.of({0: {0: BATCH}}), drawn(5, 16)
+    found = pieced_function(whole, declared, (x,), {}, sliced_function(whole, declared, (x,), {}))
+    like = optimized().table[8,]
+    one, three = (mugraph.superoptimize(whole, (drawn(size, 16),), profile=False, like=like) for size in (1, 3))
+    assert isinstance(one, PartitionedResult)
+    assert isinstance(three, PartitionedResult)
+    monkeypatch.setattr("mugraph.sizes.pieced_functions._outputs_of", lambda graph, inputs: None)
+    assert found.is_put_together_of(one, 1)
+    assert not found.is_put_together_of(three, 3)
+
+
+def test_without_mugraphs_nothing_is_said_to_be_proved_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    opt = optimized()
+    assert "wrong with probability at most" in opt.claim
+    monkeypatch.setattr(opt, "table", {(8,): SimpleNamespace(results=())})
+    monkeypatch.setattr(opt, "costs", Costs({8: 1.0}))
+    assert "At sizes 8 a library runs products of it, no muGraphs do, and PyTorch" in opt.claim
+    assert "wrong" not in opt.claim
 
 
 def test_like_is_a_mugraph_or_a_result_in_pieces() -> None:

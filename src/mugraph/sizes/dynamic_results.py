@@ -173,7 +173,8 @@ class DynamicSuperoptimized(Shared):
             return f"{self.slices.claim}. No faster kernels were found for any size of the table, and the function itself answers"
         sizes, wrong = ", ".join(map(str, sorted(self.costs.kernels))), some_wrong_text(self.error_bound)
         if self.pieced is not None:
-            return f"{self.pieced.claim_of(sizes)}; {wrong}"
+            proved = any(self.table[size,].results for size in self.costs.kernels)
+            return f"{self.pieced.claim_of(sizes)}; {wrong}" if proved else self.pieced.claim_of(sizes, proved=False)
         return (
             f"{self.slices.claim}. The muGraphs for {sizes} are proved to compute it there and act on slices, too, so that any "
             f"size is slices of their results; {wrong}"

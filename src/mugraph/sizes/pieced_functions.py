@@ -9,11 +9,12 @@ slices, too.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -25,7 +26,7 @@ from mugraph.frontend.graph_passes import owner_of
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.pytree import FunctionCalling, same_value
 from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
-from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_axis import SizeMatters, keeps_order
 from mugraph.frontend.torch_casts import name_of
 from mugraph.ir.graph import Graph
 from mugraph.pieces.cutting import prepared
@@ -41,8 +42,9 @@ from mugraph.sizes.sliced_functions import (
     compared_sizes,
     places_of,
 )
-from mugraph.sizes.sliced_programs import Places, SlicedProgram
+from mugraph.sizes.sliced_programs import Places, outputs_of_slices
 from mugraph.support.deadline import NO_LIMIT, Deadline
+from mugraph.verifier.axis_marks import ONE, Widths
 
 _OF_SYMBOLS = 2
 """The smallest size that PyTorch's symbols speak of."""
@@ -69,13 +71,15 @@ class PiecedFunction(CalledInSlices):
         """For which sizes results are put together of others, and why, in a sentence."""
         return f"{self.premise}, and the same calls at sizes {', '.join(map(str, self.sizes))}"
 
-    def claim_of(self, sizes: str) -> str:
-        """The claim of results for these sizes."""
+    def claim_of(self, sizes: str, proved: bool = True) -> str:
+        """The claim of results for these sizes, in which muGraphs are `proved`, or none are and only a library's products run."""
         alone = "" if self.dim.low >= self.least else f" ({self.dim.low} by a result of its own, or by the function itself)"
+        parts = "kernels run parts of it, whose muGraphs are proved to compute these and act on slices, too"
+        if not proved:
+            parts = "a library runs products of it, no muGraphs do"
         return (
-            f"{self.claim}. At sizes {sizes} kernels run parts of it, whose muGraphs are proved to compute these and act on "
-            f"slices, too, and PyTorch makes the calls between them, so that any size from {self.least} on is slices of "
-            f"their results{alone}"
+            f"{self.claim}. At sizes {sizes} {parts}, and PyTorch makes the calls between them, so that any size from "
+            f"{self.least} on is slices of their results{alone}"
         )
 
     def calling_at(self, size: int) -> CallingAtSize:
@@ -83,17 +87,20 @@ class PiecedFunction(CalledInSlices):
         return _Checked(self, size)
 
     def is_put_together_of(self, result: PartitionedResult, size: int) -> bool:
-        """Whether a result for a size is the same calls, and its muGraphs act on slices."""
+        """Whether a result for a size is the same calls, and its muGraphs act on slices: with one slice they do."""
         recorded = result.cut.recorded
         if size < self.least or recorded.writes:
             return False
         number = next(number for number, known in enumerate(self.sizes) if known != size)
         try:
             axes = axes_between(recorded.module, size, self.graphs[number], self.sizes[number])
+            if size == 1:  # one slice is mixed with no others
+                return True
+            lies = _lies(recorded.module, axes, size)
         except SizeMatters:
             return False
-        known: dict[tuple[int, Places], Places | None] = {}
-        return all(_acts_on_slices(piece, result.cut.results[piece].graph, axes, known) for piece in result.cut.partition.pieces)
+        known: dict[tuple[object, ...], _Lies | None] = {}
+        return all(_acts_on_slices(piece, result.cut.results[piece].graph, lies, known) for piece in result.cut.partition.pieces)
 
 
 class _Checked(CallingAtSize):
@@ -238,27 +245,84 @@ def _axis(one: fx.Node, its: fx.Node, size: int, other_size: int) -> int | None:
     return dims[0]
 
 
-def _acts_on_slices(piece: Piece, graph: Graph, axes: Axes, known: dict[tuple[int, Places], Places | None]) -> bool:
-    """Whether a muGraph of a piece acts on slices where its inputs and outputs have the axis, or reads nothing that has it."""
-    inputs = tuple(axes[node] for node in piece.inputs)
-    outputs = [axes[node] for node in piece.outputs]
-    if all(place is None for place in inputs):
-        return all(place is None for place in outputs)
+class _Lie(NamedTuple):
+    """How the axis lies in a tensor: its dimension, and how many elements there belong to a slice in each of its stretches, as in
+    `mugraph.frontend.symbolic_axis`. None of a tensor that has no axis."""
+
+    dim: int | None
+    widths: Widths
+
+
+_Lies = tuple[_Lie, ...]
+
+
+def _lies(module: fx.GraphModule, axes: Axes, size: int) -> dict[fx.Node, _Lie]:
+    """How the axis lies in the tensors of a graph that acts on slices; raises SizeMatters where that is not known."""
+    stretches: dict[fx.Node, int] = {}  # of what several results are taken out of, too
+    lies = dict.fromkeys(module.graph.nodes, _Lie(None, ONE))
+    for node, dim in axes.items():
+        given = {stretches[source] for source in node.all_input_nodes if source in stretches}
+        if len(given) > 1 and node.op != "output":
+            raise SizeMatters(f"{name_of(node)}: its operands have slices in different orders")
+        if given:
+            stretches[node] = max(given)
+        if dim is not None:
+            of_operand, rest = stretches.setdefault(node, 1), 0
+            if keeps_order(node) and isinstance(operand := node.args[0], fx.Node):
+                stretches[node], rest = divmod(of_operand * _before(operand, axes[operand]), _before(node, dim))
+            elements = node.meta["val"].shape[dim] // size
+            if rest or not stretches[node] or elements % stretches[node]:
+                raise SizeMatters(f"{name_of(node)}: its result has slices in no order")
+            lies[node] = _Lie(dim, (elements // stretches[node],) * stretches[node])
+    return lies
+
+
+def _before(node: fx.Node, dim: int | None) -> int:
+    """How often the dimensions of a tensor that stand before one repeat it."""
+    return max(math.prod(map(int, node.meta["val"].shape[: dim or 0])), 1)
+
+
+def _acts_on_slices(
+    piece: Piece, graph: Graph, lies: Mapping[fx.Node, _Lie], known: dict[tuple[object, ...], _Lies | None]
+) -> bool:
+    """Whether a muGraph of a piece acts on slices as they lie in its inputs and outputs, or reads nothing that has the axis."""
+    inputs = tuple(lies[node] for node in piece.inputs)
+    outputs = tuple(lies[node] for node in piece.outputs)
+    if all(lie.dim is None for lie in inputs):
+        return all(lie.dim is None for lie in outputs)
     images = [inputs[number] for number in piece.images] + [
-        place for number, place in zip(piece.numbers, outputs, strict=True) if number in piece.image_results
+        lie for number, lie in zip(piece.numbers, outputs, strict=True) if number in piece.image_results
     ]
-    if any(place not in (None, 0) for place in images):  # programs have dimensions of images in another order
+    if any(lie.dim not in (None, 0) for lie in images):  # programs have dimensions of images in another order
         return False
+    return any(
+        made is not None and tuple(made[number] for number in piece.numbers) == wanted
+        for given, wanted in ((inputs, outputs), *_by_elements(inputs, outputs))
+        for made in [_known_outputs(graph, given, known)]
+    )
+
+
+def _by_elements(inputs: _Lies, outputs: _Lies) -> list[tuple[_Lies, _Lies]]:
+    """The same, where slices lie alike in all tensors, for each of their elements along the dimension: blocks cut these."""
+    alike = len({lie.widths for lie in (*inputs, *outputs) if lie.dim is not None}) == 1
+    return [(_alone(inputs), _alone(outputs))] if alike else []
+
+
+def _alone(lies: _Lies) -> _Lies:
+    return tuple(lie._replace(widths=ONE) for lie in lies)
+
+
+def _known_outputs(graph: Graph, inputs: _Lies, known: dict[tuple[object, ...], _Lies | None]) -> _Lies | None:
     key = id(graph), inputs
     if key not in known:
-        known[key] = _outputs_of(graph, (*inputs, *[None] * (len(graph.inputs()) - len(inputs))))
-    made = known[key]
-    return made is not None and [made[number] for number in piece.numbers] == outputs
+        known[key] = _outputs_of(graph, (*inputs, *[_Lie(None, ONE)] * (len(graph.inputs()) - len(inputs))))
+    return known[key]
 
 
-def _outputs_of(graph: Graph, inputs: Places) -> Places | None:
-    """Where the outputs of a graph have the axis; None unless it acts on slices."""
+def _outputs_of(graph: Graph, inputs: _Lies) -> _Lies | None:
+    """How the axis lies in the outputs of a graph; None unless it acts on slices."""
     try:
-        return SlicedProgram.of(graph, inputs).outputs
+        made = outputs_of_slices(graph, tuple(lie.dim for lie in inputs), tuple(lie.widths for lie in inputs))
     except MugraphError:
         return None
+    return tuple(map(_Lie, *made))
