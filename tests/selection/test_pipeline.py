@@ -297,7 +297,7 @@ def test_nothing_is_compiled_or_measured_carefully_where_time_is_over(
 def test_what_was_measured_to_be_far_slower_than_its_rival_is_not_proved(
     monkeypatch: pytest.MonkeyPatch, seconds: float, rival: float, proved: int
 ) -> None:
-    """Calls of milliseconds are proved as before, without a look at the rival, which is timed once."""
+    """Calls of milliseconds are proved as before, without a look at the rival, which is timed again before one is dropped."""
     program, slower = lengths(of_factors=False), lengths(of_factors=True)
     entries = [Contestant(graph, 1.0, build(graph, "cpu")) for graph in (slower, program)]
     qualifier, timed, measured = qualifier_for(program, None), list[float](), list[Graph]()
@@ -315,11 +315,53 @@ def test_what_was_measured_to_be_far_slower_than_its_rival_is_not_proved(
     monkeypatch.setattr(qualifier, "_proved", passed)
     inputs = random_tensors(program, seed=0)
     assert len(qualifier.rank_and_prove(entries, inputs)) == proved
-    assert timed == [rival] * (seconds > 0.01)
+    assert timed == [rival] * (3 - proved) * (seconds > 0.01)
     assert [each.stage for each in qualifier.rejected] == ["measure"] * (2 - proved)
     measured.clear()
     qualifier.rank_and_prove(entries, inputs)
     assert {*measured} == {entry.graph for entry in entries if qualifier.tried[entry.graph] is not None}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_call_that_a_stall_delayed_loses_no_candidate(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """It is timed again before it is dropped, unless it is proved: nothing is saved then."""
+    program = lengths(of_factors=False)
+    entry = Contestant(program, 1.0, build(program, "cpu"))
+    qualifier, calls = qualifier_for(program, None), list[float]()
+    qualifier.rival = lambda: 0.1
+
+    def measure(entries: Sequence[Contestant], *_: object, **__: object) -> list[Contestant]:
+        calls.append(0.05 if calls and not before else 0.5)
+        return [replace(entry, latency=calls[-1], least=calls[-1]) for entry in entries]
+
+    def passed(entry: Contestant, _name: str) -> Proved:
+        return Proved(entry, verify_graphs(program, program).certificate, None)
+
+    monkeypatch.setattr(qualification, "_measured", measure)
+    monkeypatch.setattr(qualifier, "_proved", passed)
+    if before:
+        qualifier.prove([entry])
+    (kept,) = qualifier.rank_and_prove([entry], random_tensors(program, seed=0))
+    assert kept.entry.latency == (0.5 if before else 0.05)
+    assert qualifier.rejected == []
+
+
+def test_the_rival_is_not_timed_once_the_budget_is_spent(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = lengths(of_factors=False)
+    qualifier, asked = qualifier_for(program, 1.0), list[Contestant]()
+
+    def never() -> float:
+        raise AssertionError("nothing is left to save")
+
+    def measure(entries: Sequence[Contestant], *_: object, **__: object) -> list[Contestant]:
+        asked.extend(entries)
+        clock.now = 2.0
+        return [replace(entry, latency=0.5, least=0.5) for entry in entries]
+
+    qualifier.rival = never
+    monkeypatch.setattr(qualification, "_measured", measure)
+    assert qualifier.rank_and_prove([Contestant(program, 1.0, build(program, "cpu"))], random_tensors(program, seed=0)) == []
+    assert len(asked) == 1
 
 
 def test_no_proof_is_begun_after_one_that_was_interrupted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,8 @@ _CAREFUL_ROUNDS = 20
 _LEAST_CALLS = 4
 """Of each candidate in a careful measurement, so that it is warm and timed once, but for the longest."""
 _COSTLY, _TOO_SLOW = 0.02, 1.5
-"""Seconds of a call from which on, before proving takes many of them, one of the rival is timed; what takes so many times as long
-as that is not proved."""
+"""Seconds of a call from which on, before proving takes many of them, one of the rival is timed; what takes more than so many
+times as long is not proved."""
 _LATE = 0.75
 """With less than this part of a budget left after the rough measurement, a proof comes before the careful one."""
 _MEASURING_SECONDS = 3.0
@@ -139,7 +139,7 @@ class Qualifier:
     longest_proof: float = 0.0
     """Seconds."""
     seconds_of_rival: float | None = None
-    """Of a call, where it was timed."""
+    """Of a call, as it was timed last."""
     compiled: dict[Graph, Contestant | Rejection] = field(default_factory=dict)
     """What was made of proposals, by their muGraphs."""
     undefined: dict[object, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Qualifier:
     @pages_reused()
     def first_proved(self, proposals: Sequence[tuple[Graph, float]], inputs: Sequence[Any]) -> list[Contestant]:
         """A few of the first proposals, compiled and roughly timed, of which the fastest is proved if that ends in time."""
-        ranked = self._promising(self._roughly_ranked(self.compile(proposals, most=_FIRST), inputs))
+        ranked = self._promising(self._roughly_ranked(self.compile(proposals, most=_FIRST), inputs), inputs)
         self.prove(ranked, most=1)
         return ranked
 
@@ -246,7 +246,8 @@ class Qualifier:
     def rank_and_prove(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Proved]:
         """What of the compiled proposals is proved, fastest first; what was proved before, where none of them is."""
         failed = {graph for graph, proved in self.tried.items() if proved is None}
-        rough = self._promising(self._roughly_ranked([entry for entry in compiled if entry.graph not in failed], inputs))
+        left = [entry for entry in compiled if entry.graph not in failed]
+        rough = self._promising(self._roughly_ranked(left, inputs), inputs)
         if not self.proved and self.deadline.budget is not None and not self.deadline.allows(_LATE * self.deadline.budget):
             early = self.prove(rough, most=1)
             if self.interrupted:
@@ -276,21 +277,34 @@ class Qualifier:
                 rough[-1].executable.forget_weights()
         return [*_fastest_first(rough), *compiled[len(rough) :]]
 
-    def _promising(self, ranked: Sequence[Contestant]) -> list[Contestant]:
-        """Those whose calls were not measured to take far longer than the rival's, which are named among the rejections."""
-        ratios = [0.0] * len(ranked)
+    def _promising(self, ranked: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
+        """Those whose calls were not measured to take far longer than the rival's, fastest first; the others are named among the
+        rejections, those that would be timed carefully once both were timed a second time, for a stall delays a single call."""
+        promising, left = list[Contestant](), list(ranked)
         with self._stage("measure"):
-            ratios = [self._over_rival(entry) for entry in ranked]
-        for entry, ratio in zip(ranked, ratios, strict=True):
-            if ratio > _TOO_SLOW:
-                why = f"a call takes {ratio:.1f} times as long as what it is to beat"
-                self.rejected.append(Rejection("measure", why, entry.cost))
-                self.tried[entry.graph] = None
-        return [entry for entry, ratio in zip(ranked, ratios, strict=True) if ratio <= _TOO_SLOW]
+            while left:
+                entry, again = left[0], len(ranked) - len(left) < _FINALISTS
+                ratio = self._over_rival(entry)
+                if ratio > _TOO_SLOW and again:
+                    (entry,) = _measured([entry], inputs, rounds=1)
+                    entry.executable.forget_weights()
+                    self.seconds_of_rival = None
+                    ratio = self._over_rival(entry)
+                if ratio > _TOO_SLOW:
+                    why = f"a call takes {ratio:.1f} times as long as what it is to beat"
+                    self.rejected.append(Rejection("measure", why, entry.cost))
+                    self.tried[entry.graph] = None
+                else:
+                    promising.append(entry)
+                left.pop(0)
+        return [*_fastest_first(promising), *left]
 
     def _over_rival(self, entry: Contestant) -> float:
-        """How many times as long as the rival an entry takes at least; 0 where its calls are short, or were not measured."""
+        """How many times as long as the rival an entry takes at least; 0 where its calls are short, or were not measured, and
+        where there is nothing to save: it is proved, or the budget is spent."""
         if self.rival is None or not _COSTLY <= entry.least < math.inf:
+            return 0.0
+        if self.tried.get(entry.graph) is not None or self.deadline.passed:
             return 0.0
         if self.seconds_of_rival is None:
             self.tell("measure", "a call of what kernels are to beat")
