@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import record
 from mugraph.frontend.partition import Piece, partition
@@ -17,6 +18,7 @@ from mugraph.frontend.recorded_graph import recorded_graph
 from mugraph.ir.graph import Graph
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, PieceOutcome, Share
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
+from mugraph.pieces.predicted_cost import share_saved
 from mugraph.support.deadline import Deadline
 
 CACHED, WIDTH = 24, 8
@@ -166,6 +168,28 @@ def test_of_which_little_is_predicted_to_be_saved_comes_last(monkeypatch: pytest
     inputs = (torch.ones(256, 8192), torch.ones(8192, 256), torch.ones(256, 64))
     optimizer.outcomes(partition(recorded_graph(record(shifted, inputs)).module.graph).pieces, {}, Deadline(60.0))
     assert [("mm" in asked or "matmul" in asked) for asked in optimizer.asked] == [False, True]
+
+
+def test_attention_is_not_taken_to_save_nothing() -> None:
+    """PyTorch's call of it is predicted as a program is, which says nothing of what one saves."""
+    inputs = tuple(torch.ones(1, 8, rows, 64) for rows in (1, 512, 512))
+    module = recorded_graph(record(torch.nn.functional.scaled_dot_product_attention, inputs)).module
+    (piece,) = partition(module.graph).pieces
+    assert share_saved(piece.nodes, device_for("cpu")) == 1.0
+
+
+@pytest.mark.parametrize("changed", [("__version__", "1.0"), ("get_num_threads", lambda: 99)], ids=["version", "threads"])
+def test_what_was_dropped_beside_other_calls_of_pytorch_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch, changed: tuple[str, object]
+) -> None:
+    """A result that is kept says of which PyTorch, with how many threads, its kernels were too slow to be proved."""
+    inputs = (torch.ones(256, 64), torch.ones(64, 256), torch.ones(256, 64))
+    piece = partition(recorded_graph(record(shifted, inputs)).module.graph).pieces[0]
+    optimizer = Optimizer(PieceOptions(cache="off"))
+    before = optimizer._settings(piece, None, False)["rival"]
+    assert before == optimizer._settings(piece, None, False)["rival"]
+    monkeypatch.setattr(torch, *changed)
+    assert optimizer._settings(piece, None, False)["rival"] != before
 
 
 def test_a_piece_ends_after_its_part_once_something_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
-from mugraph.runtime.benchmarking import Duel, duel, in_turns, still_counts, with_load
+from mugraph.runtime.benchmarking import Duel, SideFailed, duel, in_turns, still_counts, with_load
 from mugraph.search.constraints import SearchSpace
 from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.qualification import KEPT, Evidence
@@ -393,7 +393,7 @@ class Optimizer:
             "asked": options.budget if self._serving else None,
             "enough": None if share is None else share.enough,
             "unfinished": self._waited_for and not again,
-            "rival": _RIVAL if self.measures else "the program",
+            "rival": ", ".join((_RIVAL, *_torch_here())) if self.measures else "the program",
         }
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
@@ -415,7 +415,10 @@ class Optimizer:
         machine = machine_for(self.options.target)
         with torch.no_grad():
             timed = machine.timed(functools.partial(as_torch(piece).forward, *_examples(piece)))
-            [[seconds]] = in_turns([timed.run], rounds=1, clock=timed.clock)
+            try:
+                [[seconds]] = in_turns([timed.run], rounds=1, clock=timed.clock)
+            except SideFailed as failed:
+                raise failed.__cause__ or failed from None
         return seconds / timed.times
 
     def _weights(self, piece: Piece) -> tuple[str, ...]:
@@ -436,7 +439,7 @@ class Optimizer:
         """The kernels against a module that does the same, as `rival` says, as measured now or in an earlier call."""
         store = Store.of(self.options.cache)
         strides = str([_recorded(node).stride() for node in piece.inputs])
-        here = (repr(device_for(self.options.target)), torch.__version__, str(torch.get_num_threads()))
+        here = (repr(device_for(self.options.target)), *_torch_here())
         key = digest_of(
             digest(piece.program), strides, result.executable.digest, rival, str(result.executable.packed_bytes), *here
         )
@@ -447,6 +450,11 @@ class Optimizer:
         outcome = against(piece, result, module)
         store.put(KIND, key, with_load(outcome.to_json(), self.options.background))
         return outcome
+
+
+def _torch_here() -> tuple[str, str]:
+    """What PyTorch's calls take as long as they do by, beside the machine: its version, and how many threads it has."""
+    return torch.__version__, str(torch.get_num_threads())
 
 
 def _nameless(program: Graph) -> list[tuple[object, ...]]:

@@ -227,10 +227,11 @@ def seconds_of_calls(nodes: Sequence[fx.Node], device: Device) -> float:
 
 def share_saved(nodes: Sequence[fx.Node], device: Device) -> float:
     """The part of these seconds that is predicted to be saved at best where the calls are one program; 1 where nothing is known
-    of some."""
+    of some, as of calls of several products, which are taken to be made as programs are."""
     cost = _cost_of(nodes, device)
     one_by_one = cost.of_calls(nodes)
-    return 1 - cost.of_program(nodes) / one_by_one if one_by_one and cost.traits.keys() >= {*nodes} else 1.0
+    known = all(node in cost.traits and len(cost.traits[node].contractions) < 2 for node in nodes)
+    return 1 - cost.of_program(nodes) / one_by_one if one_by_one and known else 1.0
 
 
 def _cost_of(nodes: Sequence[fx.Node], device: Device) -> PredictedCost:
