@@ -25,6 +25,7 @@ from mugraph.verifier.domain import positive_inputs
 from mugraph.verifier.exact_values import ExactValues, Repeating, Sampled, Worst
 from mugraph.verifier.float_report import TOLERANCES, FloatReport, ScaleError
 from mugraph.verifier.parallel_axes import shared_slice, slices_at
+from mugraph.verifier.parted_dims import PartedDims
 from mugraph.verifier.reference import Counts, Reference
 from mugraph.verifier.rounding import RoundedArithmetic, operator_errors
 from mugraph.verifier.samples import affordable, chosen, parts_of
@@ -255,10 +256,10 @@ def float_check(
         exact = made.fill(kind, known)
         pulse()
         with np.errstate(all="ignore"):  # of kernels of NumPy's; what leaves the number range is judged below
-            results = run(*made.inputs)
+            results = known.parted.outputs(run(*made.inputs))
         entry = ScaleError(kind.scale, exact.errors(results), None, kind.pattern, exact.compared)
         if kind.standard or entry.exceeds(dtypes):
-            own = baseline(*made.inputs) if baseline is not None else exact.outputs_by(alone, made.read)
+            own = known.parted.outputs(baseline(*made.inputs) if baseline is not None else exact.outputs_by(alone, made.read))
             exact = exact.beside(made.read, own, results, pulse) if isinstance(exact, Sampled) else exact
             entry = replace(entry, errors=exact.errors(results), baseline=exact.errors(own))
         why = entry.instability(dtypes)
@@ -267,8 +268,9 @@ def float_check(
             why = entry.instability(dtypes)
         entries.append(entry)
         if graph is not None and not reason and (why or (kind.standard and known.is_quick)):
-            worst = exact.worst(results)
-            blamed = _culprit(reference, graph, made.inputs, worst, entry.errors[worst[0]])
+            number, index = exact.worst(results)
+            worst = number, known.parted.index_of(number, index)
+            blamed = _culprit(reference, graph, made.inputs, worst, entry.errors[number])
         reason = reason or (f"{why}: {blamed}" if why and blamed else why)
         if reason and not complete:
             break
@@ -294,7 +296,9 @@ def _look_at_the_clock(deadline: float) -> None:
 class _Known:
     """The exact outputs of a program by kind of inputs: many candidates are checked against one program."""
 
+    parted: PartedDims
     reference: Reference
+    """Of the program with `parted` dimensions."""
     sample: Counts | None
     """About how many positions along each axis a sample has; None where the whole is cheap, or a sample would be the whole."""
     is_quick: bool
@@ -329,15 +333,15 @@ class _Inputs:
         reference = known.reference
         if kind.standard or self.cores is not None:
             fill(self.program, self.inputs, kind, self.seed, self.draw)
-            self.read = self.inputs if self.cores is None else self.cores.inputs(self.inputs)
+            self.read = known.parted.inputs(self.inputs if self.cores is None else self.cores.inputs(self.inputs))
             return self.exact(known, kind)
         counts = reference.few
-        different = self.inputs
+        different = self.read = known.parted.inputs(self.inputs)
         if counts != reference.all:
             different = arrays_for(self.program, reference.input_shapes(counts))
         fill(self.program, different, kind, self.seed, self.draw)
-        if different is not self.inputs:
-            reference.full_inputs(different, counts, into=self.inputs, pulse=self.pulse)
+        if different is not self.read:
+            reference.full_inputs(different, counts, into=self.read, pulse=self.pulse)
         if (kind, None) not in known.by_kind:
             known.by_kind[kind, None] = Repeating.of(reference, different, counts, self.pulse)
         return known.by_kind[kind, None]
@@ -364,10 +368,13 @@ class _Inputs:
 
 @functools.lru_cache(maxsize=4)
 def _known(program: Graph, seed: int) -> _Known:
-    reference = Reference.of(program)
-    counts = affordable(reference.all, reference.work, _SAMPLED) if reference.work(reference.all) > _WHOLE else reference.all
+    parted, reference = PartedDims.none(program), Reference.of(program)
     is_quick = reference.work([1] * len(reference.axes)) <= _WHOLE
-    return _Known(reference, None if counts == reference.all else counts, is_quick)
+    if not is_quick:  # as of attention whose heads lie in rows of all heads, of which a few stand for many then
+        parted = PartedDims.of(program)
+        reference = Reference.of(parted.program)
+    counts = affordable(reference.all, reference.work, _SAMPLED) if reference.work(reference.all) > _WHOLE else reference.all
+    return _Known(parted, reference, None if counts == reference.all else counts, is_quick)
 
 
 def operator_by_operator(graph: Graph, pulse: Pulse = lambda: None) -> Runner:
