@@ -80,11 +80,39 @@ def test_few_operators_are_overridden_and_nothing_stays_so(monkeypatch: pytest.M
     before = [getattr(module, name) for module, name in PRIVATE]
     few = overridden(recording.in_rows)
     assert [getattr(module, name) for module, name in PRIVATE] == before
-    with pytest.raises(KeyboardInterrupt), fewer_overrides():
+    with pytest.raises(KeyboardInterrupt), fewer_overrides(torch.fx.Graph()):
         raise KeyboardInterrupt
     assert [getattr(module, name) for module, name in PRIVATE] == before
     monkeypatch.setattr(export, "fewer_overrides", nullcontext)
     assert 0 < 3 * few < overridden(recording.in_rows)
+
+
+def test_the_table_is_looked_through_once_for_operators_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs that call others' operators have it looked through each time: some may have been registered since."""
+    module, name = PRIVATE[0]
+    real, seen = getattr(module, name), list[int]()
+
+    def counted(table: dict[Any, Any]) -> Any:
+        seen.append(len(table))
+        return real(table)
+
+    monkeypatch.setattr(module, name, counted)
+    for function in ("norms", "casts", "norms"):
+        record(*FUNCTIONS[function]).recording.in_rows()
+    assert len(seen) == 1
+    with torch.library._scoped_library("looked_through_by_a_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+        for _ in range(2):
+            record(lambda x: torch.ops.looked_through_by_a_test.twice(x), (X,)).recording.in_rows()
+    assert len(seen) == 3
+
+
+def test_only_calls_that_stay_are_overridden_where_all_of_them_do() -> None:
+    """`linear` is composite and has a row; `cosine_similarity` is taken apart, into operators that are not known before."""
+    stays = record(lambda x, w: F.linear(x, w) * 2, (X, SQUARE)).recording
+    taken_apart = record(lambda x: F.cosine_similarity(x, x), (X,)).recording
+    assert overridden(stays.in_rows) == 1 < overridden(taken_apart.in_rows)
 
 
 def in_autocast(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -135,5 +163,5 @@ def test_without_private_names_pytorch_does_as_it_always_does(
     module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(module, name)
-    with fewer_overrides():
+    with fewer_overrides(torch.fx.Graph()):
         assert not hasattr(module, name)

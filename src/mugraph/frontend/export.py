@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map_only
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.compiler_questions import heard
-from mugraph.frontend.composites import fewer_overrides
+from mugraph.frontend.composites import fewer_overrides, has_operators_of_others
 from mugraph.frontend.flex_attention import OPERATOR, attention, failed_to_reach_it, reaching_the_operator, written_out
 from mugraph.frontend.fused_layers import WRITTEN_OUT
 from mugraph.frontend.in_place import WRITTEN_OVER
@@ -49,8 +49,6 @@ _CHECKED = "aten::linalg_"
 """Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
 _READ = frozenset({"", "_operator", "builtins", "math", "torch"})
 """Modules whose functions are called in the graphs that Dynamo makes of what it reads."""
-_OWN_NAMESPACES = frozenset({"aten", "prims", "prim"})
-"""Of PyTorch's operators that it takes apart by itself."""
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
 
@@ -294,19 +292,13 @@ class _Called(torch.nn.Module):
 
 
 def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
-    listening = heard() if _has_operators_of_others(program) else contextlib.nullcontext()
-    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), _transforms_left(), fewer_overrides(), listening:
+    listening = heard() if has_operators_of_others(program.graph) else contextlib.nullcontext()
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), _transforms_left(), fewer_overrides(program.graph), listening:
         decomposed: ExportedProgram = program.run_decompositions(dict(table))
         if any(spec.kind is OutputKind.TOKEN for spec in decomposed.graph_signature.output_specs):
             without = {op: table[op] for op in table if not op.name().startswith(_CHECKED)}
             decomposed = program.run_decompositions(without)
         return decomposed
-
-
-def _has_operators_of_others(program: ExportedProgram) -> bool:
-    """Whether some calls may be taken apart by Python that is not PyTorch's: operators that others have registered, or graphs."""
-    called = (node.target for node in program.graph.nodes if node.op == "call_function")
-    return not all(getattr(target, "namespace", None) in _OWN_NAMESPACES for target in called)
 
 
 def _types_of_results(program: ExportedProgram) -> list[torch.dtype | None]:
