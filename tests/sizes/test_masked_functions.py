@@ -142,3 +142,17 @@ def test_capacities_hold_all_sizes_and_are_not_far_apart(low: int, high: int, mo
     assert high <= sizes[0] <= max(1.25 * high, high + 4)
     assert all(low <= size for size in sizes)
     assert all(2.7 * (smaller + more) >= larger + more for larger, smaller in pairwise(sizes))
+
+
+def test_each_program_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function at its example and at each size that is compared, the recorded calls at each of these, and the masked ones."""
+    real, seen = torch.export.export, list[bool]()
+
+    def export(*given: Any, **named: Any) -> Any:
+        seen.append("dynamic_shapes" in named)
+        return real(*given, **named)
+
+    monkeypatch.setattr(torch.export, "export", export)
+    found = masked_function(lambda x: x.softmax(1), Declared.of({0: {1: Dim("keys", 1, 64)}}), (torch.randn(3, 8),), {})
+    assert seen.count(True) == 1
+    assert seen.count(False) == 2 + 2 * len(found.sizes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.graph import Graph, Level, Value
 from mugraph.ir.ops import ROUNDINGS, Kind, operator
 from mugraph.ir.program import Program
+
+if TYPE_CHECKING:  # PyTorch is loaded for functions only
+    from mugraph.frontend.pytree import Traced
 
 Subject = Callable[..., Any] | Program | Graph
 
@@ -81,8 +84,9 @@ class Comparison:
     present_question: str
 
 
-def compared(fn_a: Subject, fn_b: Subject, example_inputs: Any = None, *, for_all_weights: bool = False) -> Comparison:
-    """What `verify(fn_a, fn_b, example_inputs)` has to decide; subjects and examples are those of `mugraph.superoptimize`.
+def compared(fn_a: Subject, fn_b: Subject | Traced, example_inputs: Any = None, *, for_all_weights: bool = False) -> Comparison:
+    """What `verify(fn_a, fn_b, example_inputs)` has to decide; subjects and examples are those of `mugraph.superoptimize`. The
+    second may have been traced before, with the same examples.
 
     With `for_all_weights`, captured tensors correspond by their names, where those of one function are all the other's too, else
     by order; they must agree in shape and dtype, and everything is asked for all their values. Raises InvalidInput where they
@@ -175,14 +179,18 @@ class _Side:
         return self.graph.input_names[number], str(self.graph.inputs()[number].output)
 
 
-def _side(fn: Subject, example_inputs: Any) -> _Side:
+def _side(fn: Subject | Traced, example_inputs: Any) -> _Side:
     if isinstance(fn, Program | Graph):
         return _of_program(fn.graph if isinstance(fn, Program) else fn, example_inputs)
-    if not callable(fn):
+    if callable(fn):
+        if example_inputs is None:
+            raise InvalidInput("give example_inputs, a tuple of tensors of the shapes and dtypes to compare on")
+        from mugraph.frontend import trace  # PyTorch is loaded for functions only
+
+        fn = trace(fn, example_inputs)
+    if not hasattr(fn, "graph"):
         raise InvalidInput(f"cannot compare a {type(fn).__name__}; give a function of PyTorch tensors or a mugraph.Program")
-    if example_inputs is None:
-        raise InvalidInput("give example_inputs, a tuple of tensors of the shapes and dtypes to compare on")
-    return _of_function(fn, example_inputs)
+    return _of_traced(fn, example_inputs)
 
 
 def _of_program(graph: Graph, example_inputs: Any) -> _Side:
@@ -211,12 +219,10 @@ def _check_examples(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
             raise ShapeMismatch(f"input {name} has shape {list(node.output.shape)}, the example {list(value.shape)}")
 
 
-def _of_function(fn: Callable[..., Any], example_inputs: Any) -> _Side:
-    from mugraph.frontend import trace  # PyTorch is loaded for functions only
+def _of_traced(traced: Traced, example_inputs: Any) -> _Side:
     from mugraph.frontend.pytree import places_of_tensors
     from mugraph.frontend.returned import structure_from
 
-    traced = trace(fn, example_inputs)
     args, kwargs = arguments_of(example_inputs)
     places, values = places_of_tensors(args, kwargs), traced.values(args, kwargs)
     given = [*traced.arguments.given(args, kwargs), *(None for _ in traced.sources)]

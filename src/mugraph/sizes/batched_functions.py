@@ -162,9 +162,13 @@ def _batched(
 def _check_programs(found: BatchedFunction, deadline: Deadline) -> None:
     """Raise SizeMatters unless the masked programs that hold all lengths are one program of a sample, and where the deadline
     passes before that is known."""
+    first = next(iter(found.masked))
     for size, masked in found.masked.items():
         check_time(deadline, f"what it is of a sample at {size} of {found.samples.dim.name}")
         capacity = next(capacities(found.length.low, found.length.high, masked.graph.more, 1))
+        if size == first:  # whose program is the one that is cut to a sample
+            found.sample(capacity)
+            continue
         traced = trace(masked.at_capacity(capacity), tuple(masked.arguments(capacity)))
         if not found.is_program_of(size, capacity, traced.graph, traced):
             raise SizeMatters(f"its masked program of a sample is another one at {size} of {found.samples.dim.name}")

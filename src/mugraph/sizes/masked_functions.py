@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
@@ -99,11 +99,12 @@ def masked_function(
             sizes, name = found.sizes, found.dim.name
             check_time(deadline, "what it returns")
             check_memory(trace(fn, dict(kwargs) or tuple(args)))
+            programs = dict[int, Traced]()
             for size in sizes:
                 check_time(deadline, f"what it is at size {size} of {name}")
-                _check_program(fn, found, size, *declared.resized((size,), args, kwargs))
+                programs[size] = _checked_program(fn, found, size, *declared.resized((size,), args, kwargs))
         check_questions(asked)
-        _check_values(found, deadline)
+        _check_values(found, programs, deadline)
     except SizeMatters:
         raise
     except MugraphError as error:  # whatever keeps it from being one program
@@ -155,47 +156,50 @@ def _with_own_tensors(program: ExportedProgram) -> fx.GraphModule:
     return fx.GraphModule(tensors, graph)
 
 
-def _check_program(
+def _checked_program(
     fn: Callable[..., Any], found: MaskedFunction, size: int, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    """Raise SizeMatters unless the function's program at a size is proved to be that of the recorded calls."""
+) -> Traced:
+    """The recorded calls at a size as a program; raises SizeMatters unless that of the function is proved to be the same."""
 
     def as_recorded(*args: Any, **kwargs: Any) -> Any:
         return found.unflatten(at_size(*tree_flatten((args, kwargs))[0]))
 
     at_size = concrete(found.original, tree_flatten((tuple(args), dict(kwargs)))[0])
-    pair = compared(fn, as_recorded, dict(kwargs) or tuple(args))
+    examples = dict(kwargs) or tuple(args)
+    program = trace(as_recorded, examples)
+    pair = compared(fn, program, examples)
     if pair.mismatch is not None or not verify_graphs(pair.left, pair.right).equivalent:
         raise SizeMatters(f"its program at size {size} is another one than is recorded for all sizes")
+    return program
 
 
-def _check_values(found: MaskedFunction, deadline: Deadline) -> None:
+def _check_values(found: MaskedFunction, programs: Mapping[int, Traced], deadline: Deadline) -> None:
     """Raise SizeMatters unless masked programs have the values of those without masks, with other slots that are no numbers, and
     where the deadline passes before that is known.
 
-    Of numbers of both signs, and of positive ones: logarithms and roots of others are no numbers in either program.
+    `programs` are those without, by size. Of numbers of both signs, and of positive ones: logarithms and roots of others are no
+    numbers in either program.
     """
     capacity = max(found.sizes) + _SLOTS_MORE
     runner = found.runner(capacity)
     whole = trace(found.at_capacity(capacity), found.arguments(capacity))
-    for size in found.sizes:
+    for size, plain in programs.items():
         check_time(deadline, f"for its values at size {size} of {found.dim.name}")
         with torch.random.fork_rng():  # so that the random numbers of others stay what they are
             sized = found.resized(size)
             inputs = [torch.randn_like(widened(each)).to(each.dtype) if each.is_floating_point() else each for each in sized]
-        plain = trace(concrete(found.original, inputs), inputs)
         for given in (inputs, [each.abs() if each.is_floating_point() else each for each in inputs]):
-            wanted = _values(plain, given)
-            made = _values(whole, runner.arguments(size, given, behind=np.nan))
+            wanted = _values(plain, *tree_unflatten(given, found.structure))
+            made = _values(whole, runner.arguments(size, given, behind=np.nan), {})
             for ours, theirs, place in zip(made, wanted, found.graph.outputs, strict=True):
                 held = ours if place is None else ours.take(range(size + place.more), place.dim)
                 if not np.allclose(held, theirs, rtol=1e-9, atol=1e-9, equal_nan=True):
                     raise SizeMatters(f"its masked program does not have its values at size {size}; please report this")
 
 
-def _values(traced: Traced, tensors: Sequence[torch.Tensor]) -> list[Any]:
+def _values(traced: Traced, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """What a program returns, in float64: one output of it may stand for several, as all of one element's are it itself."""
-    arrays = [np.asarray(tensor.double().numpy()) for tensor in traced.flatten(tensors, {})]
+    arrays = [np.asarray(tensor.double().numpy()) for tensor in traced.flatten(args, kwargs)]
     with np.errstate(all="ignore"):
         outputs = [torch.from_numpy(np.array(output)) for output in evaluate(traced.graph, arrays, FloatArithmetic())]
     return [tensor.double().numpy() for tensor in tree_flatten(traced.unflatten(outputs))[0]]
