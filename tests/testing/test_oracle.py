@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from mugraph.ir.graph import Value
 from mugraph.ir.program import ProgramTensor
 from mugraph.testing import agree
+from mugraph.testing.oracle import modulo_prime
 from verifier.graphs import attention, fused_rmsnorm, online_attention, program, rmsnorm
 
 Function = Callable[..., ProgramTensor]
@@ -68,3 +72,12 @@ def test_numbers_without_dimensions_stay_exact() -> None:
     left, right, other = (program(function(number), VECTOR, VECTOR) for number in (10**6, -(10**6), 10**6 + 1))
     assert agree(left, right)
     assert not agree(left, other)
+
+
+def test_quotients_that_no_output_reads_have_no_say() -> None:
+    graph = program(lambda x, y: y / (x - x), (2, 2), (2, 2))
+    inputs = [np.full((2, 2), number, object) for number in (3, 4)]
+    assert modulo_prime(graph, inputs) is None
+    made = modulo_prime(replace(graph, outputs=(Value(1),)), inputs)
+    assert made is not None
+    assert (made[0] == 4).all()

@@ -15,6 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from mugraph.ir.arithmetic import Array
+from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
@@ -60,9 +61,9 @@ def random_residues(shape: Sequence[int], draw: random.Random) -> Array:
 
 def modulo_prime(graph: Graph, inputs: Sequence[Array]) -> list[Array] | None:
     """What a graph of sums, products and quotients computes modulo a prime of 521 bits, where rational functions that differ do
-    so at nearly every point; None where a denominator is 0."""
+    so at nearly every point; None where a denominator is 0 that some output is computed with."""
     try:
-        return list(evaluate(graph, inputs, _Residues()))
+        return list(evaluate(without_dead_nodes(graph), inputs, _Residues()))
     except ZeroDivisionError:
         return None
 
