@@ -31,7 +31,7 @@ from mugraph.search import Proposal as Proposal
 from mugraph.search.algorithm1 import EnumerationOptions
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.tasks import ANY_GAIN, CANDIDATES
-from mugraph.selection import qualification
+from mugraph.selection import contestants, qualification
 from mugraph.selection.proposals import Inquiry
 from mugraph.selection.whole_programs import superoptimize_program
 from mugraph.support.deadline import Deadline
@@ -240,11 +240,11 @@ def test_what_is_found_later_and_faster_takes_the_place_of_what_was_proved_first
         proposals = [Proposal(graph, seconds[construct(graph)]) for graph in (found[-1:] if first else found)]
         return SearchResult(proposals, SearchReport(settled=first))
 
-    def measured(entries: Sequence[qualification.Contestant], *_: object, **__: object) -> list[qualification.Contestant]:
+    def measured(entries: Sequence[contestants.Contestant], *_: object, **__: object) -> list[contestants.Contestant]:
         return [replace(entry, latency=seconds[entry.graph], least=seconds[entry.graph]) for entry in entries]
 
     monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
-    monkeypatch.setattr(qualification, "_measured", measured)
+    monkeypatch.setattr(qualification, "measured", measured)
     opt = mugraph.superoptimize(normalised_product, inputs(), profile=profile, cache="off", budget=600)
     assert [candidate.graph for candidate in opt.candidates] == [*seconds]
 
@@ -261,13 +261,13 @@ def test_what_was_proved_first_is_not_behind_what_there_is_no_time_to_measure(mo
             return SearchResult([Proposal(first, 2.0)], SearchReport(settled=True))
         return SearchResult([Proposal(graph, 1.0) for graph in later], SearchReport())
 
-    def measured(entries: Sequence[qualification.Contestant], *_: object, **__: object) -> list[qualification.Contestant]:
+    def measured(entries: Sequence[contestants.Contestant], *_: object, **__: object) -> list[contestants.Contestant]:
         known = [1.0 if entry.graph == construct(first) else 3.0 for entry in entries]
         clock.seconds += 200.0 * (max(known) > 1.0)
         return [replace(entry, latency=seconds, least=seconds) for entry, seconds in zip(entries, known, strict=True)]
 
     monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
-    monkeypatch.setattr(qualification, "_measured", measured)
+    monkeypatch.setattr(qualification, "measured", measured)
     opt = mugraph.superoptimize(normalised_product, inputs(), cache="off", budget=600)
     assert len(opt.candidates) == qualification.KEPT
     assert opt.candidates[0].graph == construct(first)
@@ -332,7 +332,7 @@ def test_where_what_is_found_first_fails_the_search_goes_on_before_the_next_of_i
     tried: list[Graph] = []
     proved = qualification.Qualifier._proved
 
-    def judged(self: qualification.Qualifier, entry: qualification.Contestant, name: str) -> qualification.Proved | None:
+    def judged(self: qualification.Qualifier, entry: contestants.Contestant, name: str) -> contestants.Proved | None:
         tried.append(entry.graph)
         return proved(self, entry, name) if entry.graph == construct(best) else None
 
@@ -390,7 +390,7 @@ def test_original_is_the_result_when_it_is_measured_fastest(monkeypatch: pytest.
     def in_turns(runs: Sequence[Callable[[], Any]], **options: Any) -> list[list[float]]:
         return [*[[2.0]] * (len(runs) - 1), [1.0]]
 
-    monkeypatch.setattr(qualification, "in_turns", in_turns)
+    monkeypatch.setattr(contestants, "in_turns", in_turns)
     program = mugraph.Program()
     x, w = (program.input(name, shape) for name, shape in {"x": (4, 32), "w": (32, 16)}.items())
     program.output((x / x.square().sum(-1, keepdim=True).sqrt()) @ w)

@@ -22,8 +22,8 @@ from mugraph.errors import InvalidInput, UntrustedSources
 from mugraph.integrations import torch_compile
 from mugraph.ir import DType, Graph
 from mugraph.ir.program import Program
-from mugraph.selection import qualification
-from mugraph.selection.qualification import Contestant
+from mugraph.selection import contestants, qualification
+from mugraph.selection.contestants import Contestant
 from mugraph.selection.whole_programs import program_problem, searched_for
 from mugraph.targets.cpu.packer import pack
 
@@ -43,14 +43,14 @@ class Layer(nn.Module):
 @pytest.fixture
 def packed_first() -> Iterator[None]:
     """Whatever is faster on a busy machine: muGraphs with packed weights come first."""
-    ranked = qualification._fastest_first
+    ranked = contestants.fastest_first
 
     def packed(entries: Any) -> list[Contestant]:
         return sorted(ranked(entries), key=lambda entry: not entry.executable.packs)
 
     always = mock.patch("mugraph.runtime.benchmarking.Duel.clear", new_callable=mock.PropertyMock, return_value=True)
-    reordered = mock.patch.object(qualification, "_reordered", lambda kept, entries: list(kept))
-    with mock.patch.object(qualification, "_fastest_first", packed), reordered, always:
+    reordered = mock.patch.object(qualification, "reordered", lambda kept, entries: list(kept))
+    with mock.patch.object(qualification, "fastest_first", packed), reordered, always:
         yield
 
 

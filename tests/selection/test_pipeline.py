@@ -13,8 +13,9 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.results.data import Rejection
 from mugraph.runtime import build
 from mugraph.selection import qualification
+from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.inputs import random_tensors
-from mugraph.selection.qualification import Contestant, Proved, Qualifier
+from mugraph.selection.qualification import Qualifier
 from mugraph.support import deadline
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import silent
@@ -115,8 +116,8 @@ def test_the_original_is_measured_only_where_a_hopeless_one_would_end_in_time(
         asked.append(len(entries))
         return list(entries)
 
-    monkeypatch.setattr(qualification, "_measured", measured_as_before)
-    monkeypatch.setattr(qualification, "_called_once", lambda entry, _: measured_as_before([entry])[0])
+    monkeypatch.setattr(qualification, "measured", measured_as_before)
+    monkeypatch.setattr(qualification, "called_once", lambda entry, _: measured_as_before([entry])[0])
     kept, _ = qualifier_for(program, budget).settle([proved], entry, random_tensors(program, seed=0))
     assert bool(asked) is measured
     assert kept == [proved]
@@ -144,7 +145,7 @@ def test_late_in_a_budget_one_is_proved_before_the_careful_measurement(
             done.append("p")
         return Proved(entry, verify_graphs(program, program).certificate, None)
 
-    monkeypatch.setattr(qualification, "_measured", measured)
+    monkeypatch.setattr(qualification, "measured", measured)
     monkeypatch.setattr(qualifier, "_proved", proved)
     kept = qualifier.rank_and_prove(entries, random_tensors(program, seed=0))
     assert "".join(done) == stages
@@ -258,7 +259,7 @@ def test_what_was_proved_early_stands_where_unpacked_weights_are_faster(
         clock.now += lasting
         return Proved(entry, verify_graphs(graph, graph).certificate, None)
 
-    monkeypatch.setattr(qualification, "_measured", measured)
+    monkeypatch.setattr(qualification, "measured", measured)
     monkeypatch.setattr(qualifier, "_proved", proved)
     clock.now = 3.0
     (kept,) = qualifier.rank_and_prove([Contestant(packed, 1.0, build(packed, "cpu"))], random_tensors(graph, seed=0))
@@ -287,7 +288,7 @@ def test_nothing_is_compiled_or_measured_carefully_where_time_is_over(
     def never(entry: Contestant) -> Contestant:
         raise AssertionError("compiled late")
 
-    monkeypatch.setattr(qualification, "_measured", measured)
+    monkeypatch.setattr(qualification, "measured", measured)
     monkeypatch.setattr(qualifier, "_unpacked", never)
     assert [each.graph for each in qualifier.rank([entry], random_tensors(graph, seed=0))] == [packed]
     assert len(asked) == 1
@@ -311,7 +312,7 @@ def test_what_was_measured_to_be_far_slower_than_its_rival_is_not_proved(
     def passed(entry: Contestant, _name: str) -> Proved:
         return Proved(entry, verify_graphs(program, program).certificate, None)
 
-    monkeypatch.setattr(qualification, "_measured", measure)
+    monkeypatch.setattr(qualification, "measured", measure)
     monkeypatch.setattr(qualifier, "_proved", passed)
     inputs = random_tensors(program, seed=0)
     assert len(qualifier.rank_and_prove(entries, inputs)) == proved
@@ -337,7 +338,7 @@ def test_a_call_that_a_stall_delayed_loses_no_candidate(monkeypatch: pytest.Monk
     def passed(entry: Contestant, _name: str) -> Proved:
         return Proved(entry, verify_graphs(program, program).certificate, None)
 
-    monkeypatch.setattr(qualification, "_measured", measure)
+    monkeypatch.setattr(qualification, "measured", measure)
     monkeypatch.setattr(qualifier, "_proved", passed)
     if before:
         qualifier.prove([entry])
@@ -359,7 +360,7 @@ def test_the_rival_is_not_timed_once_the_budget_is_spent(clock: Clock, monkeypat
         return [replace(entry, latency=0.5, least=0.5) for entry in entries]
 
     qualifier.rival = never
-    monkeypatch.setattr(qualification, "_measured", measure)
+    monkeypatch.setattr(qualification, "measured", measure)
     assert qualifier.rank_and_prove([Contestant(program, 1.0, build(program, "cpu"))], random_tensors(program, seed=0)) == []
     assert len(asked) == 1
 
@@ -372,7 +373,7 @@ def test_no_proof_is_begun_after_one_that_was_interrupted(clock: Clock, monkeypa
         asked.append(entry.graph)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(qualification, "_measured", lambda entries, *_, **__: [replace(each, latency=1e-3) for each in entries])
+    monkeypatch.setattr(qualification, "measured", lambda entries, *_, **__: [replace(each, latency=1e-3) for each in entries])
     monkeypatch.setattr(qualifier, "_proved", proved)
     clock.now = 3.0
     assert not qualifier.rank_and_prove([Contestant(graph, 1.0, build(graph, "cpu"))], random_tensors(graph, seed=0))

@@ -94,6 +94,15 @@ def test_the_function_answers_where_it_is_faster() -> None:
     assert Costs({4: 1.0}, own={1: 1.0, 8: 8.0}).plan(7).chunks == (Chunk(0, 4), Chunk(3, 4))
 
 
+def test_padding_copies_every_slice() -> None:
+    kernels, own = {4: 1.0, 16: 2.0}, {1: 1.0, 16: 16.0}
+    assert Costs(kernels, own, padding=0.5).plan(7) == ChunkPlan((Chunk(0, 4), Chunk(3, 4)), 2.0)
+    assert Costs({16: 2.0}, own, padding=0.5).plan(7) == ChunkPlan((Chunk(0, 16),), 2.5)
+    assert Costs({16: 2.0}, own, padding=0.5, copying=0.25).plan(7) == ChunkPlan((Chunk(0, 16),), 6.5)
+    assert Costs({16: 2.0}, own, padding=0.5, copying=0.5).plan(7) == ChunkPlan((), 7.0)
+    assert Costs(kernels, chunk=9.0, padding=0.5, copying=0.5).plan(3) == ChunkPlan((Chunk(0, 4),), 3.5)
+
+
 def test_kernels_that_cover_no_other_size_say_what_special_ones_would_take() -> None:
     costs = Costs({4: 4.0}, own={1: 3.0, 2: 3.5, 4: 9.0}, parts={4: {1: 0.5, 4: 1.0}}, alone={1: 1.0})
     assert costs.plan(1) == ChunkPlan((Chunk(0, 4),), 2.0)

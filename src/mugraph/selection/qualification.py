@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +23,11 @@ from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.ir.graph import Graph
 from mugraph.ir.readings import readings
 from mugraph.lower.thread_graphs import construct
-from mugraph.results.data import Candidate, Rejection, SpotCheck
+from mugraph.results.data import Rejection, SpotCheck
 from mugraph.runtime import Executable, build
 from mugraph.runtime.baselines import BaselineComparison
-from mugraph.runtime.benchmarking import SideFailed, in_turns
 from mugraph.runtime.packed_operands import pages_reused
+from mugraph.selection.contestants import Contestant, Proved, called_once, fastest_first, measured, one_of_each, reordered
 from mugraph.selection.emulated_blocks import emulator_for, spot_check
 from mugraph.selection.inputs import runner
 from mugraph.selection.own_function import OwnCall
@@ -36,8 +35,8 @@ from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import INTERRUPTED, Event, ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
-from mugraph.targets.machine import Timed, machine_for
-from mugraph.verifier import Certificate, FloatReport, Verdict, by_random_tests, float_check, verify_graphs
+from mugraph.targets.machine import machine_for
+from mugraph.verifier import FloatReport, Verdict, by_random_tests, float_check, verify_graphs
 from mugraph.verifier.block_samples import BlockSample
 from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
@@ -74,39 +73,6 @@ _Stage = Literal["compile", "measure", "verify"]
 
 Evidence = Literal["bounded", "tested"]
 """What candidates are kept for: equivalence with a bound on the error, or also agreement in tests for which there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contestant:
-    """A muGraph, its predicted seconds, its kernels, and the median and least seconds per call (infinity until measured)."""
-
-    graph: Graph
-    cost: float | None
-    executable: Executable
-    latency: float = math.inf
-    least: float = math.inf
-
-    def clearly_faster_than(self, other: Contestant) -> bool:
-        """Whether a typical call takes less than even the quickest of the other: busy machines stretch single calls."""
-        return self.latency < other.least
-
-
-@dataclass(frozen=True, slots=True)
-class Proved:
-    """A contestant with the evidence that it computes the program."""
-
-    entry: Contestant
-    certificate: Certificate
-    floats: FloatReport | None
-    """None where the budget left no time for it, which only the program itself needs not have."""
-    spot_check: SpotCheck | None = None
-
-    def candidate(self) -> Candidate:
-        """What the user gets of it."""
-        latency = self.entry.latency if math.isfinite(self.entry.latency) else None
-        return Candidate(
-            self.entry.graph, self.entry.cost, latency, replace(self.certificate, floats=self.floats), self.spot_check
-        )
 
 
 @dataclass
@@ -269,13 +235,13 @@ class Qualifier:
                 if self.deadline.passed or not self.deadline.allows(longest) or (rough and limit.passed):
                     break
                 begun = self.deadline.elapsed
-                rough += _measured([entry], inputs, rounds=1)
+                rough += measured([entry], inputs, rounds=1)
                 if len(rough) > 1:  # now: what both have packed alike was packed once
                     rough[-2].executable.forget_weights()
                 longest = max(longest, self.deadline.elapsed - begun)
             if rough:
                 rough[-1].executable.forget_weights()
-        return [*_fastest_first(rough), *compiled[len(rough) :]]
+        return [*fastest_first(rough), *compiled[len(rough) :]]
 
     def _promising(self, ranked: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Those whose calls were not measured to take far longer than the rival's, fastest first; the others are named among the
@@ -286,7 +252,7 @@ class Qualifier:
                 entry, again = left[0], len(ranked) - len(left) < _FINALISTS
                 ratio = self._over_rival(entry)
                 if ratio > _TOO_SLOW and again:
-                    (entry,) = _measured([entry], inputs, rounds=1)
+                    (entry,) = measured([entry], inputs, rounds=1)
                     entry.executable.forget_weights()
                     self.seconds_of_rival = None
                     ratio = self._over_rival(entry)
@@ -297,7 +263,7 @@ class Qualifier:
                 else:
                     promising.append(entry)
                 left.pop(0)
-        return [*_fastest_first(promising), *left]
+        return [*fastest_first(promising), *left]
 
     def _over_rival(self, entry: Contestant) -> float:
         """How many times as long as the rival an entry takes at least; 0 where its calls are short, or were not measured, and
@@ -324,9 +290,9 @@ class Qualifier:
             with ThreadPoolExecutor(available_cores()) as threads:
                 unpacked = [*threads.map(self._unpacked, (entry for entry in best if entry.executable.packs))]
             timed = self._carefully([*best, *unpacked], inputs)
-            finalists = _one_of_each(_fastest_first(timed))
-        measured = {entry.graph.with_constants(()) for entry in finalists}
-        return [*finalists, *(entry for entry in rough if entry.graph.with_constants(()) not in measured)]
+            finalists = one_of_each(fastest_first(timed))
+        known = {entry.graph.with_constants(()) for entry in finalists}
+        return [*finalists, *(entry for entry in rough if entry.graph.with_constants(()) not in known)]
 
     def _unpacked(self, entry: Contestant) -> Contestant:
         """The same muGraph with all weights where they lie."""
@@ -360,10 +326,10 @@ class Qualifier:
     def _has_no_time_for(self, entry: Contestant, others: Sequence[Contestant]) -> bool:
         """Whether the budget ends before the calls of the comparison with float64 would: of all kinds of inputs, and one of the
         original, as quick as the quickest of the entry was, or of those that were measured. Says so among the rejections."""
-        measured = [each.least for each in (entry, *others) if math.isfinite(each.least)]
-        if not (measured and entry.executable.machine.available):
+        quickest = [each.least for each in (entry, *others) if math.isfinite(each.least)]
+        if not (quickest and entry.executable.machine.available):
             return False
-        seconds = (1 + len(list(kinds()))) * (entry.least if math.isfinite(entry.least) else min(measured))
+        seconds = (1 + len(list(kinds()))) * (entry.least if math.isfinite(entry.least) else min(quickest))
         if seconds < self._share(1.0):
             return False
         why = f"the budget ends before the comparison with float64 would, whose calls take {seconds:.1f} s; raise it"
@@ -383,12 +349,12 @@ class Qualifier:
         with self._stage("measure"):
             if not (self.deadline.passed or self.interrupted) and self.deadline.allows(needed):
                 self.tell("measure", "the verified candidates and the original program")
-                original = _called_once(original, inputs)
+                original = called_once(original, inputs)
                 if entries and original.latency > _HOPELESS * min(entry.latency for entry in entries):
                     entries = self._carefully(entries, inputs)
                 else:
                     *entries, original = self._carefully([*entries, original], inputs)
-        return _reordered(kept, entries), original
+        return reordered(kept, entries), original
 
     def settle_among(self, kept: Sequence[Proved], inputs: Sequence[Any]) -> list[Proved]:
         """The kept ones, fastest first, timed in the same rounds; as they are where there is one or no time."""
@@ -397,7 +363,7 @@ class Qualifier:
             if len(entries) > 1 and not (self.deadline.passed or self.interrupted):
                 self.tell("measure", "the verified candidates")
                 entries = self._carefully(entries, inputs)
-        return _reordered(kept, entries)
+        return reordered(kept, entries)
 
     def compared(self, result: Callable[..., Any], own: OwnCall, compiled: bool) -> BaselineComparison | None:
         """Whole calls of a result beside those of the user's function; None where Ctrl-C ended that."""
@@ -511,7 +477,7 @@ class Qualifier:
         warmup_and_round = _LEAST_CALLS * sum(entry.latency for entry in entries if math.isfinite(entry.latency))
         if not entries or warmup_and_round > seconds:
             return list(entries)
-        return _measured(entries, inputs, _CAREFUL_ROUNDS, limit=min(_MEASURING_SECONDS, seconds))
+        return measured(entries, inputs, _CAREFUL_ROUNDS, limit=min(_MEASURING_SECONDS, seconds))
 
     def _share(self, fraction: float) -> float:
         """Seconds that are that part of what is left of the budget."""
@@ -552,47 +518,3 @@ def _why_not(verdict: Verdict) -> str:
     if not verdict.certificate.agreed:
         return verdict.reason
     return f'{verdict.reason}; evidence="tested" keeps such candidates'
-
-
-def _measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int, limit: float = math.inf) -> list[Contestant]:
-    """The entries, at least one, timed in turns; after `limit` seconds no round starts but the first."""
-    operands = entries[0].executable.machine.moved(inputs)
-    timed = [_timed(entry, operands) for entry in entries]
-    try:
-        times = in_turns([one.run for one in timed], limit=limit, rounds=rounds, clock=timed[0].clock)
-    except SideFailed as failed:
-        raise failed.__cause__ or failed from None
-    return [_with_times(entry, one, taken) for entry, one, taken in zip(entries, timed, times, strict=True)]
-
-
-def _called_once(entry: Contestant, inputs: Sequence[Any]) -> Contestant:
-    """An entry timed by its first call."""
-    timed = _timed(entry, entry.executable.machine.moved(inputs))
-    before = timed.clock()
-    timed.run()
-    return _with_times(entry, timed, [timed.clock() - before])
-
-
-def _timed(entry: Contestant, operands: Sequence[Any]) -> Timed:
-    """The call of an entry with operands where its machine reads them."""
-    return entry.executable.machine.timed(functools.partial(entry.executable, *operands))
-
-
-def _with_times(entry: Contestant, timed: Timed, seconds: Sequence[float]) -> Contestant:
-    """An entry with what its call took, each time."""
-    return replace(entry, latency=statistics.median(seconds) / timed.times, least=min(seconds) / timed.times)
-
-
-def _reordered(kept: Sequence[Proved], entries: Sequence[Contestant]) -> list[Proved]:
-    """What was kept with its entries as they are now, fastest first."""
-    timed = [replace(proved, entry=entry) for proved, entry in zip(kept, entries, strict=True)]
-    return sorted(timed, key=lambda proved: proved.entry.latency)
-
-
-def _one_of_each(entries: Sequence[Contestant]) -> list[Contestant]:
-    """The first entry of each muGraph, whether its weights are packed or not."""
-    return [*{entry.graph.with_constants(()): entry for entry in reversed(entries)}.values()][::-1]
-
-
-def _fastest_first(entries: Sequence[Contestant]) -> list[Contestant]:
-    return sorted(entries, key=lambda entry: entry.latency)

@@ -25,7 +25,8 @@ from mugraph.results.data import Candidate, Report, SpotCheck
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
 from mugraph.runtime.benchmarking import still_counts, with_load
-from mugraph.selection.qualification import Contestant, Qualifier
+from mugraph.selection.contestants import Contestant
+from mugraph.selection.qualification import Qualifier
 from mugraph.support.store import Store, digest_of
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.version import __version__

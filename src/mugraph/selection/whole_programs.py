@@ -29,10 +29,11 @@ from mugraph.search import SearchResult, SearchSpace
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.executors import Workers, check_workers
 from mugraph.search.scheduling.masks import Hidden
+from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.inputs import hidden_elements, random_tensors, torch_runner, traceable
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
-from mugraph.selection.qualification import KEPT, Contestant, Evidence, Proved, Qualifier
+from mugraph.selection.qualification import KEPT, Evidence, Qualifier
 from mugraph.selection.result_cache import Postpone, ResultCache
 from mugraph.selection.structure_key import of_form
 from mugraph.support.deadline import Deadline

@@ -28,8 +28,9 @@ class ChunkPlan:
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds of what a size is covered by: of `kernels` by size, of the function itself (`own`) at some sizes, and besides of
-    each `chunk` that is one of several, and of `padding`. Those that can compute their first slices alone have `parts`, by size:
-    which part of their time so many of them take. Kernels that run their own size `alone` cover no other."""
+    each `chunk` that is one of several, and of `padding`, with as many for `copying` each slice of what is padded. Those that can
+    compute their first slices alone have `parts`, by size: which part of their time so many of them take. Kernels that run their
+    own size `alone` cover no other."""
 
     kernels: Mapping[int, float]
     own: Mapping[int, float] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Costs:
     padding: float = 0.0
     parts: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     alone: Mapping[int, float] = field(default_factory=dict)
+    copying: float = 0.0
 
     def plan(self, size: int) -> ChunkPlan:
         """The cheapest plan for a size: among those with sizes in descending order, each of them as often as fits, once less
@@ -67,8 +69,9 @@ class Costs:
         larger = {known: seconds for known, seconds in self.kernels.items() if known > size and known not in self.parts}
         if not larger:
             return []
-        chosen = min(larger, key=larger.__getitem__)
-        return [ChunkPlan((Chunk(0, chosen),), larger[chosen] + self.padding)]
+        seconds = {known: kernels + self.padding + known * self.copying for known, kernels in larger.items()}
+        chosen = min(seconds, key=seconds.__getitem__)
+        return [ChunkPlan((Chunk(0, chosen),), seconds[chosen])]
 
     def _in_part(self, size: int) -> list[ChunkPlan]:
         """Larger kernels that compute so many slices alone."""

@@ -58,6 +58,7 @@ def save(
         "seconds": {str(size): costs.kernels[size] for size in sorted(table)},
         "chunk": costs.chunk,
         "padding": costs.padding,
+        "copying": costs.copying,
         "parts": {str(size): {str(n): part for n, part in parts.items()} for size, parts in costs.parts.items() if size in table},
     }
     if of_rows is not None:
@@ -96,7 +97,8 @@ class SavedSizes:
         with saved.well_formed():
             seconds = {int(size): seconds_of(each) for size, each in record["seconds"].items()}
             parts = {int(size): _parts_of(said) for size, said in record.get("parts", {}).items()}
-            costs = Costs(seconds, {}, seconds_of(record["chunk"]), seconds_of(record["padding"]), parts)
+            chunk, padding, copying = (seconds_of(record.get(name, 0.0)) for name in ("chunk", "padding", "copying"))
+            costs = Costs(seconds, {}, chunk, padding, parts, copying=copying)
             if not parts.keys() <= seconds.keys():
                 raise ValueError(f"{sorted(parts)} are to be computed in part, and there are {sorted(seconds)}")
             inputs = tuple(None if place is None else int(place) for place in record["inputs"])
