@@ -100,11 +100,11 @@ class SizeTable:
             if made.found:
                 (kernels if result.is_of_slices(size, made) else alone)[size] = made
         measured = any(made.report.original_latency is not None for made in result.table.values())
-        before = result.costs
-        chunk, padding, copying = (before.chunk, before.padding, before.copying) if before.kernels else self._of_chunks(kernels)
+        costs = result.costs if result.costs.kernels else self._of_chunks(kernels)
         seconds, own = self._together(kernels | alone) if measured else (all_seconds(kernels | alone), {})
-        known = [{size: seconds[size] for size in each} for each in (kernels, alone)]
-        result.costs = Costs(known[0], own, chunk, padding, self._in_part(kernels, measured), known[1], copying)
+        together, by_themselves = ({size: seconds[size] for size in each} for each in (kernels, alone))
+        parts = self._in_part(kernels, measured)
+        result.costs = replace(costs, kernels=together, own=own, parts=parts, alone=by_themselves)
         self._settling = self.deadline.elapsed - started
 
     def _fill_freely(self, size: int, anchors: int) -> None:
@@ -275,13 +275,13 @@ class SizeTable:
         seconds = medians(calls, _ROUNDS, self._seconds)
         return seconds["one"] < seconds["other"]
 
-    def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> tuple[float, float, float]:
-        """Seconds that a chunk costs beside its kernels and that padding does, as measured at the smallest size, and those for
-        each slice that padding copies, at the largest: a cache of many samples takes longer to copy than kernels to read."""
+    def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> Costs:
+        """What a chunk costs beside its kernels and padding does, as measured at the smallest size, and copying a slice does,
+        at the largest: a cache of many samples takes longer to copy than kernels to read."""
         size, largest = min(kernels, default=0), max(kernels, default=0)
         machine = machine_for(kernels[size].target) if kernels else None
         if machine is None or not machine.available:
-            return 0.0, 0.0, 0.0
+            return Costs({})
         result = kernels[size]
         runs: dict[str, tuple[int, Callable[..., Any]]] = {"alone": (size, result)}
         runs["two"] = 2 * size, self.result.covering(2 * size, [Chunk(0, size), Chunk(size, size)])
@@ -296,7 +296,7 @@ class SizeTable:
         chunk = max(seconds["two"] / 2 - seconds["alone"], 0.0)
         padding = max(seconds.get("padded", seconds["alone"] + 2 * chunk) - seconds["alone"], 0.0)
         copied = seconds["all padded"] - seconds["all"] if largest > size else 0.0
-        return chunk, padding, max(copied - padding, 0.0) / largest
+        return Costs({}, chunk=chunk, padding=padding, copying=max(copied - padding, 0.0) / largest)
 
     def _call(self, size: int, run: Callable[..., Any]) -> Callable[[], object]:
         """A call with the example arguments at a size, of which nobody wants gradients."""
