@@ -31,7 +31,7 @@ from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
-from mugraph.runtime.benchmarking import Duel, SideFailed, duel, in_turns, still_counts, with_load
+from mugraph.runtime.benchmarking import Duel, duel, in_turns, raised_as_they_were, still_counts, with_load
 from mugraph.search.constraints import SearchSpace
 from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.qualification import KEPT, Evidence
@@ -413,12 +413,9 @@ class Optimizer:
     def _seconds_of_torch(self, piece: Piece) -> float:
         """Seconds of a call of a piece as PyTorch makes it by default, of a few."""
         machine = machine_for(self.options.target)
-        with torch.no_grad():
+        with torch.no_grad(), raised_as_they_were():
             timed = machine.timed(functools.partial(as_torch(piece).forward, *_examples(piece)))
-            try:
-                [[seconds]] = in_turns([timed.run], rounds=1, clock=timed.clock)
-            except SideFailed as failed:
-                raise failed.__cause__ or failed from None
+            [[seconds]] = in_turns([timed.run], rounds=1, clock=timed.clock)
         return seconds / timed.times
 
     def _weights(self, piece: Piece) -> tuple[str, ...]:

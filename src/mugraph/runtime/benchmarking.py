@@ -7,7 +7,8 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -143,10 +144,8 @@ def duel(
 ) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds, where other work
     has the cores longer (`stretched`); `limit` is as in `in_turns`."""
-    try:
+    with raised_as_they_were():
         return Duel.of(*in_turns((challenger, defender), stretched(seconds), limit, clock=clock))
-    except SideFailed as failed:
-        raise failed.__cause__ or failed from None
 
 
 class SideFailed(Exception):
@@ -155,6 +154,15 @@ class SideFailed(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"side {number} raised while it was timed")
         self.number = number
+
+
+@contextmanager
+def raised_as_they_were() -> Iterator[None]:
+    """Where it does not matter whose call raised: what it raised instead of SideFailed."""
+    try:
+        yield
+    except SideFailed as failed:
+        raise failed.__cause__ or failed from None
 
 
 def in_turns(

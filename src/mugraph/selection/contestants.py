@@ -12,7 +12,7 @@ from typing import Any
 from mugraph.ir.graph import Graph
 from mugraph.results.data import Candidate, SpotCheck
 from mugraph.runtime import Executable
-from mugraph.runtime.benchmarking import SideFailed, in_turns
+from mugraph.runtime.benchmarking import in_turns, raised_as_they_were
 from mugraph.targets.machine import Timed
 from mugraph.verifier import Certificate, FloatReport
 
@@ -54,10 +54,8 @@ def measured(entries: Sequence[Contestant], inputs: Sequence[Any], rounds: int, 
     """The entries, at least one, timed in turns; after `limit` seconds no round starts but the first."""
     operands = entries[0].executable.machine.moved(inputs)
     timed = [_timed(entry, operands) for entry in entries]
-    try:
+    with raised_as_they_were():
         times = in_turns([one.run for one in timed], limit=limit, rounds=rounds, clock=timed[0].clock)
-    except SideFailed as failed:
-        raise failed.__cause__ or failed from None
     return [_with_times(entry, one, taken) for entry, one, taken in zip(entries, timed, times, strict=True)]
 
 
