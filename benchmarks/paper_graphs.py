@@ -32,7 +32,7 @@ from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.liveness import peak_bytes
-from mugraph.ir.ops import OPERATORS, Scope, apply_call
+from mugraph.ir.ops import OPERATORS, Scope, apply_call, flops
 from mugraph.search import Options, Proposal, search
 from mugraph.search.algorithm1.candidates import demand, predicted_seconds
 from mugraph.search.scheduling.cost_table import kernel_seconds
@@ -147,7 +147,7 @@ def operations(graph: Graph, around: Graph) -> int:
         elif node.op in OPERATORS and node.inputs:
             operands = [(around if graph.level is Level.KERNEL else graph).tensor(value) for value in node.inputs]
             call = apply_call(node.op, operands, dict(node.attributes), Scope(graph.grid or graph.block, graph.loop))
-            total += times * OPERATORS[node.op].flops(call, node.output.shape)
+            total += times * flops(call, node.output.shape)
     return math.prod((*graph.grid, *graph.block)) * total
 
 

@@ -6,7 +6,7 @@
 
 Nothing is imported: the files are read. A *circle* is a set of modules that import each other, late imports and those for type
 checkers included. A *comparison* holds an operator's name against something, as in `op == "matmul"` or `case "sum":`, outside
-of the operator tables (`ir/ops.py` and the checker's) and of what tests are made with. It is *explained* where a comment
+of the operator tables (`ir/ops/` and the checker's) and of what tests are made with. It is *explained* where a comment
 `# by name: ...` on its line, or above it or a statement around it, says why the operator's row cannot say it. File and class
 names may stand once in every target's own folder.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent / "src" / "mugraph"
 BOUNDARIES = ("graph_defined",)
 """Operators without a row."""
-TABLES = ("ir/ops.py", "checker/", "testing/", "trials/")
+TABLES = ("ir/ops/", "checker/", "testing/", "trials/")
 TARGETS = ("cuda", "triton")
 SAID = "# by name:"
 
@@ -120,7 +120,7 @@ def _classes(trees: Mapping[Path, ast.AST]) -> Iterator[str]:
 def _operators(root: Path) -> frozenset[str]:
     """The names of the rows of the operator table: the first argument of calls that make one."""
     makers = {"Operator", "_elementwise", "opaque", "_data", "_view"}
-    calls = (node for node in ast.walk(ast.parse((root / "ir" / "ops.py").read_text())) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(ast.parse((root / "ir" / "ops" / "table.py").read_text())) if isinstance(node, ast.Call))
     firsts = (call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id in makers and call.args)
     return frozenset(arg.value for arg in firsts if isinstance(arg, ast.Constant) and isinstance(arg.value, str)) | {*BOUNDARIES}
 

@@ -16,7 +16,7 @@ from mugraph.ir import DType, Level, Scalar, Tensor
 from mugraph.ir.arithmetic import broadcast_shape
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import AttributeValue, Shape
-from mugraph.ir.ops import OPERATORS, Kind, Scope, apply_call, operator
+from mugraph.ir.ops import OPERATORS, Kind, Scope, apply_call, flops, operator
 
 Array = npt.NDArray[np.float64]
 
@@ -167,7 +167,7 @@ def test_shape_meaning_and_cost_of_each_row(case: Case) -> None:
     computed = row.compute(FloatArithmetic(), call, values)
     assert inferred.shape == case.result == computed.shape
     np.testing.assert_allclose(computed, case.meaning(*values), rtol=1e-12)
-    assert row.flops(call, inferred.shape) == case.flops
+    assert flops(call, inferred.shape) == case.flops
 
 
 @pytest.mark.parametrize("name", [name for name, row in OPERATORS.items() if row.commutative])

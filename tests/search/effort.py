@@ -10,7 +10,7 @@ from mugraph.ir import Graph
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import Node
 from mugraph.ir.liveness import peak_bytes
-from mugraph.ir.ops import OPERATORS, Scope, apply_call
+from mugraph.ir.ops import OPERATORS, flops_of
 
 _PRODUCTS = frozenset({"matmul", "concat_matmul"})
 
@@ -68,6 +68,4 @@ def least(efforts: Sequence[Effort]) -> list[Effort]:
 
 def _operations(body: Graph, node: Node) -> int:
     """Additions and multiplications of one operator in one iteration."""
-    tensors = [body.tensor(value) for value in node.inputs]
-    call = apply_call(node.op, tensors, dict(node.attributes), Scope(body.grid, body.loop))
-    return OPERATORS[node.op].flops(call, node.output.shape)
+    return flops_of(body, [node])

@@ -6,7 +6,7 @@ from mugraph.devices.device import Device
 from mugraph.ir.cores import bytes_read
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import OPERATORS, apply_call, is_contraction
+from mugraph.ir.ops import flops_of, is_contraction
 
 
 def roofline_seconds(program: Graph, device: Device) -> float:
@@ -25,6 +25,5 @@ def product_flops(program: Graph) -> dict[DType, float]:
     flops: dict[DType, float] = {}
     for node in program.nodes:
         if is_contraction(node.op):
-            call = apply_call(node.op, [program.tensor(value) for value in node.inputs], dict(node.attributes))
-            flops[node.output.dtype] = flops.get(node.output.dtype, 0.0) + OPERATORS[node.op].flops(call, node.output.shape)
+            flops[node.output.dtype] = flops.get(node.output.dtype, 0.0) + flops_of(program, [node])
     return flops

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Node, Shape, Value
-from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, apply_call, is_reduction
+from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, is_reduction
 from mugraph.lower.phases import Phase, phases
 
 _LONGEST = 4096
@@ -53,8 +53,7 @@ def _is_cheap_to_repeat(link: Link) -> bool:
     narrow, wide = link.producer.output.shape, link.consumer.output.shape
     if is_reduction(link.consumer.op) or _spreads_trailing(narrow, wide):
         return True
-    row = OPERATORS[link.producer.op]
-    return row.flops(apply_call(row.name, (), {}), (1,)) <= 1
+    return OPERATORS[link.producer.op].cost <= 1
 
 
 def _spreads_trailing(narrow: Shape, wide: Shape) -> bool:

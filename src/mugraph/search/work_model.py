@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mugraph.devices import Device
 from mugraph.ir.axes import AxisSet
 from mugraph.ir.dtypes import DType
-from mugraph.ir.ops import OPERATORS, Call
+from mugraph.ir.ops import OPERATORS
 from mugraph.search.closure.context import bits
 from mugraph.search.closure.saturation import Closure, Edge
 from mugraph.search.closure.sketch import Sketch, Step, sums
@@ -89,7 +89,7 @@ def operations(op: str) -> float:
     if op in _PRODUCTS:
         return 2.0
     row = OPERATORS.get(op)
-    return float(row.flops(Call(op, (), {}), (1,))) if row is not None and row.elementwise else 1.0
+    return float(row.cost) if row is not None and row.elementwise else 1.0
 
 
 @lru_cache(maxsize=1 << 12)

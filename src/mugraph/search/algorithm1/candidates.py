@@ -20,7 +20,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import VIEWS, Graph, Level, Node, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
-from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, Scope, apply_call, is_contraction
+from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, flops_of, is_contraction
 from mugraph.search.algorithm1.block import BlockPlan
 from mugraph.search.algorithm1.construct import Application
 from mugraph.search.algorithm1.loaded_tiles import crosses_levels, cut_dims, device_shape, loaded_tiles
@@ -95,7 +95,7 @@ def _library(graph: Graph, node: Node, device: Device) -> float:
     left, right = tensors[0].shape, tensors[-1].shape
     rows, columns, depth = math.prod(left[:-1]), math.prod(right[:-2]) * right[-1], left[-1]
     moved = sum(tensor.bytes for tensor in (*tensors, *node.outputs))
-    return library_seconds(device, tensors[0].dtype, rows, columns, depth, _flops(graph, node), moved)
+    return library_seconds(device, tensors[0].dtype, rows, columns, depth, flops_of(graph, [node]), moved)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -194,15 +194,7 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
     if node.op == GRAPH_DEFINED and node.body is not None:
         return sum(_work(node.body, inner, device) for inner in node.body.nodes)
     efficiency = device.product_efficiency if is_contraction(node.op) else 1.0
-    return _flops(graph, node) / (efficiency * _rate(graph, node, device)) if node.op in OPERATORS else 0.0
-
-
-def _flops(graph: Graph, node: Node) -> int:
-    tensors = [graph.tensor(value) for value in node.inputs]
-    if not tensors:
-        return 0
-    call = apply_call(node.op, tensors, dict(node.attributes), Scope(graph.grid, graph.loop))
-    return OPERATORS[node.op].flops(call, node.output.shape)
+    return flops_of(graph, [node]) / (efficiency * _rate(graph, node, device)) if node.op in OPERATORS else 0.0
 
 
 def _rate(graph: Graph, node: Node, device: Device) -> float:

@@ -17,7 +17,7 @@ from mugraph.devices import Device
 from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.liveness import live_ranges
-from mugraph.ir.ops import OPERATORS, Call, is_reduction
+from mugraph.ir.ops import OPERATORS, is_reduction
 from mugraph.search.closure.sketch import Sketch, Step, sums
 from mugraph.search.scheduling.emission import KernelOutput
 from mugraph.search.scheduling.space import CutAxes, cuttable_together
@@ -235,4 +235,4 @@ def _work(step: Step, operands: Sequence[IndexSpace]) -> list[tuple[IndexSpace, 
             return [(operands[0], 4.0 if step.op == "rescale" else 1.0)]
         case "sum" | "max":
             return [(space, 1.0)]
-    return [(space, float(OPERATORS[step.op].flops(Call(step.op, (), {}), (1,))))]
+    return [(space, float(OPERATORS[step.op].cost))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from mugraph.ir.ops import OPERATORS, apply_call
+from mugraph.ir.ops import OPERATORS
 from mugraph.lower.scalar_expressions import Apply, Expression, subexpressions
 from mugraph.lower.tile_form import Index, Kernel, Tile
 from mugraph.lower.tiles import merged
@@ -70,4 +70,4 @@ def takes_long(expression: Expression) -> bool:
 def _operations() -> dict[str, float]:
     """How many operations operators have for an element, by their text."""
     rows = (row for row in OPERATORS.values() if row.scalar is not None)
-    return {str(row.scalar): float(row.flops(apply_call(row.name, (), {}), (1,))) for row in rows}
+    return {str(row.scalar): float(row.cost) for row in rows}
