@@ -14,8 +14,9 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir import Graph
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.ir.parts import Digit, parted
+from mugraph.ir.parts import parted
 from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.regions import Digit
 from mugraph.ir.scans import SCANS
 from mugraph.ir.validity import check
 from mugraph.search import search

@@ -5,9 +5,8 @@ factor, and what is added up along two tensors, one behind the other, is the sum
 where they are views of memory, and concatenations towards the outputs, where kernels write each part into its place. What lies
 between is the *core*, which is searched; slices and concatenations are put around each muGraph that is found of it.
 
-Here every value is asked for a *region*: of each dimension some positions, in equal steps. A dimension that a reshape merges of
-several, as the elements of all heads, has a digit for each of them, like a number. Where a region lies in two parts of a
-concatenation, whoever can treat its halves one by one does so: a sum adds them up, and an output has two tensors.
+Here every value is asked for a *region* (`mugraph.ir.regions`). Where one lies in two parts of a concatenation, whoever can treat
+its halves one by one does so: a sum adds them up, and an output has two tensors.
 """
 
 from __future__ import annotations
@@ -25,9 +24,22 @@ from mugraph.ir.cores import core_of, has_lookups
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.editing import without_duplicates
 from mugraph.ir.graph import Graph, Level, Node, Shape, Value
-from mugraph.ir.index_maps import Index, IndexMaps, Structure
+from mugraph.ir.index_maps import Structure
 from mugraph.ir.ops import OPERATORS, index_maps_of, is_contraction
 from mugraph.ir.program import Program, ProgramTensor
+from mugraph.ir.regions import (
+    ONE,
+    Crossing,
+    Digit,
+    Digits,
+    Region,
+    Unaligned,
+    Wanted,
+    before_broadcast,
+    counts,
+    everything,
+    with_digits,
+)
 from mugraph.ir.scans import SCANS
 
 _PARTS = frozenset({"slice", "concat"})
@@ -36,97 +48,6 @@ _GROWTH, _SPARE = 16, 256
 """Regions are asked for at most so many times as often as a program has operators, and so many times more."""
 _MORE_PRODUCTS, _OPERATORS = 2, 160
 """So many times the program's own products of matrices its core may have, and so many operators, to be searched as gladly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Digit:
-    """`count` positions of a digit that counts up to `size`: `start`, and every `step`-th from there on."""
-
-    size: int
-    start: int
-    count: int
-    step: int
-
-    @classmethod
-    def whole(cls, size: int) -> Digit:
-        """All positions."""
-        return cls(size, 0, size, 1)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all positions, in order."""
-        return self == Digit.whole(self.size)
-
-    def positions(self, first: int, count: int) -> Digit:
-        """So many of its positions, from the `first` on."""
-        return Digit(self.size, self.start + first * self.step, count, self.step)
-
-    def times(self, inner: Digit) -> Digit:
-        """The digit that this and a faster one are together; raises _Unaligned where their positions are not in equal steps."""
-        size, first = self.size * inner.size, self.start * inner.size + inner.start
-        if self.count == 1:
-            return Digit(size, first, inner.count, inner.step)
-        if inner.count == 1:
-            return Digit(size, first, self.count, self.step * inner.size)
-        evenly = inner.count * inner.step == self.step * inner.size
-        if not evenly and not (self.step == inner.step == -1 and inner.count == inner.size):
-            raise _Unaligned
-        return Digit(size, first, self.count * inner.count, inner.step)
-
-    def within(self, start: int, step: int, size: int) -> Digit:
-        """The same positions where they count as `start`, `start + step`, ... of `size` others."""
-        return Digit(size, start + self.start * step, self.count, step * self.step)
-
-    def split(self, inner: int) -> tuple[Digit, Digit]:
-        """Two digits, the second counting up to `inner`, at the same positions in the same order; raises _Unaligned."""
-        outer, start, count, step = self.size // inner, self.start, self.count, self.step
-        last = start + (count - 1) * step
-        if self.is_whole:
-            return Digit.whole(outer), Digit.whole(inner)
-        if step == -1 and count == self.size:
-            return Digit(outer, outer - 1, outer, -1), Digit(inner, inner - 1, inner, -1)
-        if start // inner == last // inner:
-            return Digit(outer, start // inner, 1, 1), Digit(inner, start % inner, count, step)
-        if step == 1 and start % inner == count % inner == 0:
-            return Digit(outer, start // inner, count // inner, 1), Digit.whole(inner)
-        if step % inner == 0:
-            return Digit(outer, start // inner, count, step // inner), Digit(inner, start % inner, 1, 1)
-        if step > 0 and inner % step == 0 and start < step and count * step == self.size:
-            return Digit.whole(outer), Digit(inner, start, inner // step, step)
-        raise _Unaligned
-
-
-Digits = tuple[Digit, ...]
-Region = tuple[Digits, ...]
-"""For each dimension, the positions wanted along its digits, slowest first; a dimension of size 1 may have none."""
-
-_ONE = Digit.whole(1)
-
-
-class _Unaligned(Exception):
-    """Positions that are no rectangle of the digits asked for."""
-
-
-class _Crossing(Exception):
-    """A region lies in several parts: digit `place` of dimension `dim` is to be split.
-
-    `finer` are digits in its place, and the one numbered `number` among them has a part's last position before each of `cuts`.
-    """
-
-    def __init__(self, dim: int, place: int, finer: Digits, number: int, cuts: Sequence[int]) -> None:
-        super().__init__()
-        self.dim, self.place, self.finer, self.number, self.cuts = dim, place, finer, number, cuts
-
-    def along(self, dim: int) -> _Crossing:
-        """The same along another dimension."""
-        return _Crossing(dim, self.place, self.finer, self.number, self.cuts)
-
-    def parts(self, digits: Digits) -> list[Digits]:
-        """The digits of its dimension, part by part."""
-        digit, around = self.finer[self.number], (self.finer[: self.number], self.finer[self.number + 1 :])
-        spans = itertools.pairwise((0, *self.cuts, digit.count))
-        finer = [(*around[0], digit.positions(first, end - first), *around[1]) for first, end in spans]
-        return [(*digits[: self.place], *each, *digits[self.place + 1 :]) for each in finer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +112,7 @@ def parted(program: Graph) -> Parted | None:
         return None
     try:
         return _Parting(program).run()
-    except _Unaligned:
+    except Unaligned:
         raise UnsupportedOperator("parts of tensors are reshaped so that they are no parts any more") from None
     except RecursionError:
         raise UnsupportedOperator("a program with parts of tensors in chains of operators that are too long") from None
@@ -264,90 +185,6 @@ def _reshaped(builder: GraphBuilder, value: Value, shape: Shape) -> Value:
     return value if builder.tensor(value).shape == shape else builder.add("reshape", value, shape=shape)
 
 
-# --- the regions that an operator wants ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Digits of each iterator of an operator's index maps, for a region of its result."""
-
-    maps: IndexMaps
-    digits: Mapping[int, Digits]
-    groups: Mapping[tuple[int, int], tuple[tuple[int, int], ...]]
-    """For each (dimension, place) of a digit of the region, the (iterator, place) of the digits that it is split into."""
-
-    @classmethod
-    def of(cls, maps: IndexMaps, region: Region) -> _Wanted:
-        """Raises _Unaligned where the region is no rectangle of the iterators."""
-        digits: dict[int, Digits] = {iterator: _whole(maps.sizes[iterator]) for iterator in maps.reduced}
-        groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for dim, index in enumerate(maps.result):
-            iterators = maps.whole(index)
-            if iterators is None:
-                raise _Unaligned
-            digits.update((iterator, ()) for iterator in iterators)
-            for place, iterator, digit in _refined(region[dim], [(i, maps.sizes[i]) for i in iterators]):
-                groups.setdefault((dim, place), []).append((iterator, len(digits[iterator])))
-                digits[iterator] = (*digits[iterator], digit)
-        return cls(maps, digits, {key: tuple(labels) for key, labels in groups.items()})
-
-    def region(self, indices: Sequence[Index]) -> Region:
-        """The digits of what is read at these indices."""
-        return tuple(tuple(digit for iterator in self._iterators(index) for digit in self.digits[iterator]) for index in indices)
-
-    def labels(self, indices: Sequence[Index]) -> list[tuple[int, int]]:
-        """The (iterator, place) of each digit of the region at these indices."""
-        return [label for index in indices for label in self._labels(index)]
-
-    def parts(self, crossing: _Crossing) -> list[_Wanted] | None:
-        """What is wanted part by part where the operand crosses, if that is reduced; else None."""
-        iterator, place = self._crossed(crossing)
-        if iterator not in self.maps.reduced:
-            return None
-        moved = _Crossing(0, place, crossing.finer, crossing.number, crossing.cuts)
-        return [replace(self, digits={**self.digits, iterator: part}) for part in moved.parts(self.digits[iterator])]
-
-    def crossing(self, crossing: _Crossing) -> _Crossing:
-        """Where the result crosses if its operand does."""
-        crossed = self._crossed(crossing)
-        (dim, place), labels = next((key, labels) for key, labels in self.groups.items() if crossed in labels)
-        before = [self.digits[iterator][number] for iterator, number in labels[: labels.index(crossed)]]
-        after = [self.digits[iterator][number] for iterator, number in labels[labels.index(crossed) + 1 :]]
-        finer = (*before, *crossing.finer, *after)
-        return _Crossing(dim, place, finer, len(before) + crossing.number, crossing.cuts)
-
-    def _crossed(self, crossing: _Crossing) -> tuple[int, int]:
-        return self._labels(self.maps.operands[0][crossing.dim])[crossing.place]
-
-    def _labels(self, index: Index) -> list[tuple[int, int]]:
-        return [(iterator, place) for iterator in self._iterators(index) for place in range(len(self.digits[iterator]))]
-
-    def _iterators(self, index: Index) -> tuple[int, ...]:
-        iterators = self.maps.whole(index)
-        if iterators is None:
-            raise _Unaligned
-        return iterators
-
-
-def _refined(digits: Digits, iterators: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Digit]]:
-    """Digits and iterators (with their sizes) of one dimension, both split as finely as either: (place of a digit, iterator,
-    part of both), slowest first. What counts up to 1 is left out."""
-    pending = [(place, digit) for place, digit in enumerate(digits) if digit.size > 1]
-    others = [(iterator, size) for iterator, size in iterators if size > 1]
-    while pending and others:
-        (place, digit), (iterator, size) = pending.pop(0), others.pop(0)
-        if digit.size > size:
-            if digit.size % size:
-                raise _Unaligned
-            digit, rest = digit.split(digit.size // size)
-            pending.insert(0, (place, rest))
-        elif digit.size < size:
-            if size % digit.size:
-                raise _Unaligned
-            others.insert(0, (iterator, size // digit.size))
-        yield place, iterator, digit
-
-
 # --- from the outputs to the inputs ----------------------------------------------------------------------------------
 
 
@@ -357,13 +194,13 @@ class _Parting:
 
     program: Graph
     core: Program = field(default_factory=Program)
-    known: dict[tuple[Value, Region], ProgramTensor | _Crossing] = field(default_factory=dict)
+    known: dict[tuple[Value, Region], ProgramTensor | Crossing] = field(default_factory=dict)
     reads: dict[tuple[int, Region], ProgramTensor] = field(default_factory=dict)
     made: dict[Value, int] = field(default_factory=dict)
     """Outputs of the core so far."""
 
     def run(self) -> Parted | None:
-        outputs = tuple(self.assembly(value, _everything(self.shape(value))) for value in self.program.outputs)
+        outputs = tuple(self.assembly(value, everything(self.shape(value))) for value in self.program.outputs)
         if not self.made:
             return None
         self.core.output(*(ProgramTensor(self.core, value) for value in self.made))
@@ -373,18 +210,18 @@ class _Parting:
         """A region of an output."""
         try:
             tensor = self.tensor(value, region)
-        except _Crossing as crossing:
+        except Crossing as crossing:
             parts = crossing.parts(region[crossing.dim])
             dim = sum(map(len, region[: crossing.dim])) + crossing.place + crossing.number
-            assembled = (self.assembly(value, _with(region, crossing.dim, part)) for part in parts)
-            return Joined(tuple(assembled), dim, _counts(region))
+            assembled = (self.assembly(value, with_digits(region, crossing.dim, part)) for part in parts)
+            return Joined(tuple(assembled), dim, counts(region))
         read = next((number for number, other in enumerate(self.reads.values()) if other.value == tensor.value), None)
         if read is not None:
             return Leaf(read, is_input=True)
         return Leaf(self.made.setdefault(tensor.value, len(self.made)), is_input=False)
 
     def tensor(self, value: Value, region: Region) -> ProgramTensor:
-        """A region of a value, with a dimension for each digit; raises _Crossing where it lies in two parts of something."""
+        """A region of a value, with a dimension for each digit; raises Crossing where it lies in two parts of something."""
         key = value, region
         if key not in self.known:
             if len(self.known) > _GROWTH * len(self.program.nodes) + _SPARE:
@@ -393,10 +230,10 @@ class _Parting:
                 )
             try:
                 self.known[key] = self.computed(value, self.program.nodes[value.node], region)
-            except _Crossing as crossing:
+            except Crossing as crossing:
                 self.known[key] = crossing
         found = self.known[key]
-        if isinstance(found, _Crossing):
+        if isinstance(found, Crossing):
             raise found.along(found.dim)  # anew, as what is raised again remembers where it has been
         return found
 
@@ -415,7 +252,7 @@ class _Parting:
             return sum(others, start=first)
         if node.op in _PARTS:
             dim = node.integer("dim")
-            return self.part(node, _with(region, dim, region[dim] or (_ONE,))).reshape(*_counts(region))
+            return self.part(node, with_digits(region, dim, region[dim] or (ONE,))).reshape(*counts(region))
         if row.structure is Structure.SCAN:
             return self.scanned(node, region)
         if row.structure not in (Structure.VIEW, Structure.REDUCTION):
@@ -434,18 +271,18 @@ class _Parting:
         key = self.inputs[value.node], region
         if key not in self.reads:
             name = str(node["name"])
-            if region != _everything(node.output.shape):
+            if region != everything(node.output.shape):
                 taken = {*self.program.input_names, *(str(self.core.node(read)["name"]) for read in self.reads.values())}
                 name = next(other for number in itertools.count() if (other := f"{name}_{number}") not in taken)
-            self.reads[key] = self.core.input(name, _counts(region), node.output.dtype)
+            self.reads[key] = self.core.input(name, counts(region), node.output.dtype)
         return self.reads[key]
 
     def aligned(self, value: Value, out: Shape, region: Region) -> ProgramTensor:
         """What an operand has for a region of a result of shape `out` that it is broadcast to."""
-        wanted = _broadcast(self.shape(value), out, region)
+        wanted = before_broadcast(self.shape(value), out, region)
         try:
             return self.tensor(value, wanted)
-        except _Crossing as crossing:
+        except Crossing as crossing:
             raise crossing.along(len(out) - len(wanted) + crossing.dim) from None
 
     # parts -----------------------------------------------------------------------------------------------------------
@@ -475,7 +312,7 @@ class _Parting:
         owners = [bisect.bisect_right(ends, slow.start + number * slow.step) for number in range(slow.count)]
         part, cuts = owners[0], [number for number in range(1, slow.count) if owners[number] != owners[number - 1]]
         if cuts:
-            raise _Crossing(dim, 0, (slow,), 0, cuts)
+            raise Crossing(dim, 0, (slow,), 0, cuts)
         size = sizes[part] // inner
         there = Digit(size, slow.start - ends[part] + size, slow.count, slow.step)
         return self.elsewhere(node.inputs[part], region, dim, there).cast(node.output.dtype)  # other parts may be wider
@@ -484,29 +321,29 @@ class _Parting:
         """A region of a value that lies `there` along the slowest digit of a dimension."""
         slow, *fast = region[dim]
         try:
-            return self.tensor(value, _with(region, dim, (there, *fast)))
-        except _Crossing as crossing:
+            return self.tensor(value, with_digits(region, dim, (there, *fast)))
+        except Crossing as crossing:
             if crossing.dim != dim or crossing.place:
                 raise
             if len(crossing.finer) > 1:
-                raise _Unaligned from None
-            raise _Crossing(dim, 0, (slow,), 0, crossing.cuts) from None
+                raise Unaligned from None
+            raise Crossing(dim, 0, (slow,), 0, crossing.cuts) from None
 
     def at_equal_steps(self, node: Node, region: Region) -> ProgramTensor:
         """A slice or concatenation at the one digit that the digits along its dimension are together."""
         dim = node.integer("dim")
         digits = region[dim]
         try:
-            return self.part(node, _with(region, dim, (functools.reduce(Digit.times, digits),)))
-        except _Crossing as crossing:
+            return self.part(node, with_digits(region, dim, (functools.reduce(Digit.times, digits),)))
+        except Crossing as crossing:
             if crossing.dim != dim:
                 raise
             if len(crossing.finer) > 1:
-                raise _Unaligned from None
+                raise Unaligned from None
             place = next(place for place, digit in enumerate(digits) if digit.count > 1)
             rest = math.prod(digit.count for digit in digits[place + 1 :])
             cuts = sorted({max(1, cut // rest) for cut in crossing.cuts})
-            raise _Crossing(dim, place, (digits[place],), 0, cuts) from None
+            raise Crossing(dim, place, (digits[place],), 0, cuts) from None
 
     # other operators -------------------------------------------------------------------------------------------------
 
@@ -515,22 +352,22 @@ class _Parting:
         maps = index_maps_of(node, [self.shape(value) for value in node.inputs])
         assert maps is not None
         try:
-            wanted = _Wanted.of(maps, region)
+            wanted = Wanted.of(maps, region)
             wanted.region(maps.operands[0])
-        except _Unaligned:
+        except Unaligned:
             whole = all(digit.is_whole for digits in region for digit in digits)
             # by name: other dimensions of the same elements in the same order
             if node.op != "reshape" or not whole:
                 raise
-            return self.tensor(node.inputs[0], _everything(self.shape(node.inputs[0]))).reshape(*_counts(region))
+            return self.tensor(node.inputs[0], everything(self.shape(node.inputs[0]))).reshape(*counts(region))
         return self.gathered(node, wanted, region)
 
-    def gathered(self, node: Node, wanted: _Wanted, region: Region) -> ProgramTensor:
+    def gathered(self, node: Node, wanted: Wanted, region: Region) -> ProgramTensor:
         """A view or a reduction of what is wanted of its operand."""
         (source,), indices = node.inputs, wanted.maps.operands[0]
         try:
             operand = self.tensor(source, wanted.region(indices))
-        except _Crossing as crossing:
+        except Crossing as crossing:
             parts = wanted.parts(crossing)
             if parts is None:
                 raise wanted.crossing(crossing) from None
@@ -541,49 +378,49 @@ class _Parting:
         for dim, (iterator, _) in enumerate(labels):
             if iterator in wanted.maps.reduced:
                 operand = operand.apply(node.op, **{**dict(node.attributes), "dim": dim, "size": operand.shape[dim]})
-        arranged = _arranged(operand, labels, wanted).reshape(*_counts(region))
+        arranged = _arranged(operand, labels, wanted).reshape(*counts(region))
         # by name: the only view that changes the type
         return arranged.cast(node.output.dtype) if node.op == "cast" else arranged
 
     def scanned(self, node: Node, region: Region) -> ProgramTensor:
         """A scan where positions are wanted from its beginning on, or up to there: in that order it is the opposite scan."""
         (source,), dim, scan = node.inputs, node.integer("dim"), SCANS[node.op]
-        whole = functools.reduce(Digit.times, region[dim], _ONE)
+        whole = functools.reduce(Digit.times, region[dim], ONE)
         ends = whole.start, whole.start + (whole.count - 1) * whole.step
         begin = self.shape(source)[dim] - 1 if scan.back else 0
         if begin not in ends or abs(whole.step) != 1:
             raise UnsupportedOperator(f"a part of what {node.op} makes that does not begin where it does")
         try:
-            operand = self.tensor(source, _with(region, dim, (whole,)))
-        except _Crossing as crossing:
+            operand = self.tensor(source, with_digits(region, dim, (whole,)))
+        except Crossing as crossing:
             if crossing.dim == dim:
                 raise UnsupportedOperator(f"{node.op} of tensors that are put together along its dimension") from None
             raise crossing.along(crossing.dim) from None
         name = node.op if whole.step > 0 else scan.opposite
-        return operand.apply(name, dim=sum(map(len, region[:dim]))).reshape(*_counts(region))
+        return operand.apply(name, dim=sum(map(len, region[:dim]))).reshape(*counts(region))
 
     def product(self, left: Value, right: Value, region: Region, inner: Digits | None = None) -> ProgramTensor:
         """A region of a matrix product: the sum over some positions of the inner dimension, by default all."""
         *batch, rows, columns = region
         inner = (Digit.whole(self.shape(left)[-1]),) if inner is None else inner
         out = tuple(math.prod(digit.size for digit in digits) for digits in batch)
-        wanted = [_broadcast(self.shape(value)[:-2], out, batch) for value in (left, right)]
+        wanted = [before_broadcast(self.shape(value)[:-2], out, batch) for value in (left, right)]
         pair: list[ProgramTensor] = []
         for value, matrix, place in ((left, (rows, inner), 1), (right, (inner, columns), 0)):
             lead = wanted[len(pair)]
             try:
                 pair.append(self.tensor(value, (*lead, *matrix)))
-            except _Crossing as crossing:
+            except Crossing as crossing:
                 if crossing.dim != len(lead) + place:
                     raise crossing.along(len(batch) - len(lead) + crossing.dim) from None
                 products = (self.product(left, right, region, part) for part in crossing.parts(inner))
                 return functools.reduce(ProgramTensor.__add__, products)
         heights, depth, widths = (math.prod(digit.count for digit in digits) for digits in (rows, inner, columns))
         x, y = (tensor.shape[: sum(map(len, lead))] for tensor, lead in zip(pair, wanted, strict=True))
-        return (pair[0].reshape(*x, heights, depth) @ pair[1].reshape(*y, depth, widths)).reshape(*_counts(region))
+        return (pair[0].reshape(*x, heights, depth) @ pair[1].reshape(*y, depth, widths)).reshape(*counts(region))
 
 
-def _arranged(operand: ProgramTensor, labels: Sequence[tuple[int, int]], wanted: _Wanted) -> ProgramTensor:
+def _arranged(operand: ProgramTensor, labels: Sequence[tuple[int, int]], wanted: Wanted) -> ProgramTensor:
     """An operand whose dimensions have `labels` with a dimension for each digit of the result, repeated along new ones."""
     target = wanted.labels(wanted.maps.result)
     present = [label for label in labels if label in target]
@@ -595,28 +432,3 @@ def _arranged(operand: ProgramTensor, labels: Sequence[tuple[int, int]], wanted:
         if (iterator, place) not in sizes:
             moved = moved.repeat(dim, wanted.digits[iterator][place].count)
     return moved
-
-
-def _whole(size: int) -> Digits:
-    return (Digit.whole(size),) if size > 1 else ()
-
-
-def _everything(shape: Shape) -> Region:
-    return tuple((Digit.whole(size),) for size in shape)
-
-
-def _broadcast(shape: Shape, out: Shape, region: Sequence[Digits]) -> Region:
-    """The region of an operand of this shape that is broadcast to `out`, for one of the result."""
-    lead = len(out) - len(shape)
-    return tuple(
-        digits if size == whole else (_ONE,) * len(digits)
-        for size, whole, digits in zip(shape, out[lead:], region[lead:], strict=True)
-    )
-
-
-def _with(region: Region, dim: int, digits: Digits) -> Region:
-    return (*region[:dim], digits, *region[dim + 1 :])
-
-
-def _counts(region: Region) -> Shape:
-    return tuple(digit.count for digits in region for digit in digits)
