@@ -24,12 +24,10 @@ EAGER = "torch eager"
 """The function as the user has it."""
 ONE_THREAD = f"{EAGER}, one thread"
 """The same where PyTorch uses no other thread: of a small call, waking threads that sleep takes longer than their help saves."""
-_SMALL_SECONDS = 1e-3
-"""A call of the function that takes less is small."""
-_FIRST_SECONDS = 0.1
-"""The first call of a small one takes less."""
+_SMALL_SECONDS, _SMALL_FIRST_SECONDS = 1e-3, 0.1
+"""A call of the function that takes less is small; its first call, which loads and allocates what later ones find, takes less."""
 _LOOKING_SECONDS = 1e-2
-"""How long calls are made to see that; one that takes longer is made once."""
+"""How long warm calls are made to see that; one that takes longer is made once."""
 _MEASURING_SECONDS = 20.0
 """After this time no further round starts."""
 
@@ -123,7 +121,7 @@ def compare(
                 contestants[name] = machine.timed(baseline)
             except Exception as error:  # whatever the compiler stack raises is the reason shown to the user
                 unavailable[name] = _reason(error)
-        if isinstance(machine, Cpu) and torch.get_num_threads() > 1 and first < _FIRST_SECONDS and _is_small(calling(fn)):
+        if isinstance(machine, Cpu) and torch.get_num_threads() > 1 and _is_small(calling(fn), first):
             contestants[ONE_THREAD] = machine.timed(_on_one_thread(calling(fn)))
         while True:
             try:
@@ -165,8 +163,10 @@ def _on_one_thread(call: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-def _is_small(call: Callable[[], Any]) -> bool:
-    """Whether the quickest of a few calls is small, of a call that is warm; one that fails is none."""
+def _is_small(call: Callable[[], Any], first: float) -> bool:
+    """Whether a call that took `first` seconds at first is small, by the quickest of a few warm ones; one that fails is none."""
+    if first >= _SMALL_FIRST_SECONDS:
+        return False
     with suppress(Exception):
         return min(measure({EAGER: call}, warmup=0, budget=_LOOKING_SECONDS)[EAGER]) < _SMALL_SECONDS
     return False
