@@ -28,9 +28,8 @@ from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, Unsupporte
 from mugraph.frontend.aten import ROWS
 from mugraph.frontend.compiler_questions import heard
 from mugraph.frontend.composites import fewer_overrides, has_operators_of_others
+from mugraph.frontend.decompositions import DECOMPOSITIONS
 from mugraph.frontend.flex_attention import OPERATOR, attention, failed_to_reach_it, reaching_the_operator, written_out
-from mugraph.frontend.fused_layers import WRITTEN_OUT
-from mugraph.frontend.in_place import WRITTEN_OVER
 from mugraph.frontend.kept_tensors import Held, Made
 from mugraph.frontend.objects import leaves_of
 from mugraph.frontend.pytree import Arguments
@@ -323,11 +322,11 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions of everything that has no row, but for what is kept."""
+    """PyTorch's decompositions of everything that has no row, but for what is kept; and ours."""
     table: Mapping[Any, Callable[..., Any]] = default_decompositions()
     kept = ROWS.keys() | _KEPT
     own = {op: table[op] for op in table if op.overloadpacket.__name__ not in kept}
-    return {**own, **WRITTEN_OVER, **WRITTEN_OUT}
+    return {**own, **DECOMPOSITIONS}
 
 
 def _explained(name: str, error: Exception | SystemExit) -> MugraphError:

@@ -41,15 +41,6 @@ IN_PLACE: Mapping[object, InPlace] = {
 """By operator that gives a tensor of which a part is another one."""
 
 
-def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """What is written over all of a tensor: in its type, spread to its shape, and in memory of its own."""
-    return source.to(target.dtype).expand(target.shape).clone()
-
-
-WRITTEN_OVER: Mapping[Any, Callable[..., Any]] = {aten.copy.default: _copied}
-"""Decompositions in which what is written over a part of a tensor does not read what was there."""
-
-
 def ways_in_place(graph: fx.Graph, written: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, InPlace]:
     """The calls of a functional graph that can be made in place, each with how: called with all arguments.
 

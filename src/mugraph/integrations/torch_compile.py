@@ -29,10 +29,10 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.frontend.capture import captured
+from mugraph.frontend.decompositions import DECOMPOSITIONS
 from mugraph.frontend.flex_attention import written_out
-from mugraph.frontend.fused_layers import WRITTEN_OUT
 from mugraph.frontend.graph_passes import numbers_of, ready_to_cut
-from mugraph.frontend.in_place import WRITTEN_OVER, changes_written, with_changes_returned
+from mugraph.frontend.in_place import changes_written, with_changes_returned
 from mugraph.frontend.library import mark_constant
 from mugraph.frontend.torch_casts import draws_random_numbers
 from mugraph.integrations.background import BackgroundGraph, Run, queue
@@ -85,7 +85,7 @@ def backend(
         inference_compiler=functools.partial(_compiled, chosen),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
-        decompositions={**WRITTEN_OVER, **WRITTEN_OUT},
+        decompositions=dict(DECOMPOSITIONS),
     )
     if not _needs_gradients(example_inputs) and (whole := written_out(module)) is not module:
         try:
