@@ -9,6 +9,8 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 import mugraph
 
 ROOT = Path(mugraph.__file__).parent
@@ -85,3 +87,11 @@ def test_few_modules_stand_at_the_root() -> None:
         *("__main__", "api"),
         *FOR_ALL,
     }
+
+
+@pytest.mark.parametrize("package", ["frontend", "ir", "ir.ops"])
+def test_packages_of_many_modules_say_what_is_in_them(package: str) -> None:
+    known = modules()
+    said = ast.get_docstring(ast.parse(known[package].read_text())) or ""
+    inside = {name.removeprefix(f"{package}.").partition(".")[0] for name in known if name.startswith(f"{package}.")}
+    assert inside <= set(re.findall(r"`(\w+)`", said))

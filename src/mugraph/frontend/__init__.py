@@ -1,6 +1,18 @@
 """From what people have to programs: PyTorch functions, the paper's workloads, and files named on the command line.
 
-Nothing here imports PyTorch before it is needed.
+Nothing here imports PyTorch before it is needed. The modules, by what they are for:
+
+- Which function: `files`, `workloads`, `workload_functions`, `handwritten` (muGraphs), `compiler_questions`, `source_lines`.
+- Recorded: `torch_trace`, `export` and `capture` with `decompositions` and `composites`; `recorded_graph`, `kept_tensors`.
+- Arguments and results: `pytree`, `objects`, `returned`, `structures`, `calling`, `binding`, `origins`, `comparison`.
+- Torch graphs rewritten: `graph_passes`, `attention`, `flex_attention`, `fused_layers`, `safe_softmax`, `permuted_blocks`,
+  `channels_last`, `in_place`, `constants`, `saved_constants`.
+- Torch graphs cut: `partition` by `node_traits` and `library`, put together again by `splice`.
+- What operators mean: `conversion` by the rows of `aten` with `spelled`, `elementary`, `choices`, `lookups`, `scans`,
+  `tensor_parts`, `windows`, `whole_numbers`, `gradients`; of what types, `operand_types`, `torch_casts`, `roundings`.
+- Symbolic sizes: `symbolic_axis` (slices), `masked_axis` and `masked_parts` (reductions), `merged_rows` and `row_parts`,
+  `batch_axis`, `one_symbol`.
+- ONNX: `onnx`, `onnx_calls`, `onnx_rows`, `onnx_parts`.
 """
 
 from __future__ import annotations
