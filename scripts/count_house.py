@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent / "src" / "mugraph"
 BOUNDARIES = ("graph_defined",)
 """Operators without a row."""
-TABLES = ("ir/ops/", "checker/", "testing/", "trials/")
+TABLES = ("ir/ops", "checker/", "testing/", "trials/")
 TARGETS = ("cuda", "triton")
 SAID = "# by name:"
 
@@ -120,7 +120,8 @@ def _classes(trees: Mapping[Path, ast.AST]) -> Iterator[str]:
 def _operators(root: Path) -> frozenset[str]:
     """The names of the rows of the operator table: the first argument of calls that make one."""
     makers = {"Operator", "_elementwise", "opaque", "_data", "_view"}
-    calls = (node for node in ast.walk(ast.parse((root / "ir" / "ops" / "table.py").read_text())) if isinstance(node, ast.Call))
+    (table,) = (file for file in (root / "ir" / "ops" / "table.py", root / "ir" / "ops.py") if file.exists())  # now, and of old
+    calls = (node for node in ast.walk(ast.parse(table.read_text())) if isinstance(node, ast.Call))
     firsts = (call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id in makers and call.args)
     return frozenset(arg.value for arg in firsts if isinstance(arg, ast.Constant) and isinstance(arg.value, str)) | {*BOUNDARIES}
 
