@@ -82,6 +82,9 @@ class Device:
     """Threads of a block that hold registers at the same time: all of them on a GPU, the lanes of a vector on a CPU."""
     clock_hertz: float = 1e9
     """Of a multiprocessor, whose shared memory serves one access of a warp a turn; a boost clock, which loads may lower."""
+    turn_share: float = 0.0
+    """Part of a turn of shared memory that delays a multiprocessor's threads beside other work: by what lowered kernels ask of it
+    candidates are put in order (`mugraph.selection.lowered_order`); 0 where none was fitted, and the order stays."""
     load_seconds: float = 0.0
     """From one load that the threads of a block wait for to the next, which latency makes long; 0 where none is exposed."""
     resident_blocks: int = 1

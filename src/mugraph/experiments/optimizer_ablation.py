@@ -18,7 +18,7 @@ from mugraph.devices import Device, device_for
 from mugraph.errors import ExceedsMemory
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower
-from mugraph.lower.access_costs import accesses_of
+from mugraph.lower.access_costs import block_traffic
 from mugraph.lower.thread_graphs import FusionRule
 from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.runtime import Executable
@@ -117,7 +117,7 @@ def _variant(executable: Executable, device: Device) -> Variant:
     largest = max(kernel.shared_bytes for kernel in kernels)
     return Variant(
         barriers=sum(map(_barriers, kernels)),
-        wavefronts=sum(map(_wavefronts, kernels)),
+        wavefronts=sum(block_traffic(kernel).wavefronts for kernel in kernels),
         shared_bytes=largest,
         resident_blocks=shared_bytes // max(largest, 1) if largest > 1024 else shared_bytes // 1024,
         registers=max(kernel.registers for kernel in figures),
@@ -129,7 +129,7 @@ def _variant(executable: Executable, device: Device) -> Variant:
 def _predicted(launch: Launched, device: Device) -> float:
     """Seconds of a kernel: matrix units work at their rate, accesses take their turns, barriers the time of a step in a loop."""
     products = demand(launch.body, replace(device, vector_flops=math.inf))
-    turns = _wavefronts(launch.kernel) / device.clock_hertz / device.multiprocessors
+    turns = block_traffic(launch.kernel).wavefronts / device.clock_hertz / device.multiprocessors
     counted = products._replace(
         compute=products.compute + turns, loop=1, steps=_barriers(launch.kernel), held=launch.kernel.shared_bytes
     )
@@ -145,13 +145,4 @@ def _barriers(kernel: Kernel) -> int:
         if isinstance(statement, Matmul) and statement.panels is not None:
             panels = statement.left.shape[-1] // statement.panels.depth
         total += (panels + (number in kernel.barriers)) * (kernel.loop if number in body else 1)
-    return total
-
-
-def _wavefronts(kernel: Kernel) -> float:
-    total = 0.0
-    for statements, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
-        for statement in statements:
-            for accesses in accesses_of(kernel, statement):
-                total += times * accesses.traffic(accesses.tiles).wavefronts
     return total

@@ -65,14 +65,19 @@ def accesses_of(kernel: Kernel, statement: Statement) -> Iterator[Accesses]:
             yield Accesses(laid_out, lambda laid: _elementwise_traffic(kernel, _relaid(statement, laid)))
 
 
+def block_traffic(kernel: Kernel) -> Traffic:
+    """All that the accesses of a block ask of memory, over all iterations."""
+    total = NONE
+    for part, times in ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1)):
+        for statement in part:
+            for accesses in accesses_of(kernel, statement):
+                total += accesses.traffic(accesses.tiles).times(times)
+    return total
+
+
 def traffic_in_all(kernel: Kernel) -> float:
-    """What all accesses of a block ask of memory, over all iterations, in the unit of `Traffic.cost`."""
-
-    def cost(statement: Statement) -> float:
-        return sum(accesses.traffic(accesses.tiles).cost for accesses in accesses_of(kernel, statement))
-
-    parts = ((kernel.before, 1), (kernel.body, kernel.loop), (kernel.after, 1))
-    return sum(times * cost(statement) for part, times in parts for statement in part)
+    """The same in the unit of `Traffic.cost`."""
+    return block_traffic(kernel).cost
 
 
 def _relaid(statement: Loops, laid: Sequence[Tile]) -> Loops:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.ir.graph import Graph
@@ -30,6 +31,7 @@ from mugraph.runtime.packed_operands import pages_reused
 from mugraph.selection.contestants import Contestant, Proved, called_once, fastest_first, measured, one_of_each, reordered
 from mugraph.selection.emulated_blocks import emulator_for, spot_check
 from mugraph.selection.inputs import runner
+from mugraph.selection.lowered_order import by_lowered
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
@@ -66,6 +68,8 @@ _LATE = 0.75
 """With less than this part of a budget left after the rough measurement, a proof comes before the careful one."""
 _MEASURING_SECONDS = 3.0
 """After this time no further round of measurements starts."""
+_LOWERING_SHARE = 0.1
+"""Of what is left of the budget, for the order of proposals that nothing measures."""
 _COMPILING_SHARE, _MEASURING_SHARE = 0.3, 0.2
 """Of what is left of the budget."""
 
@@ -181,12 +185,18 @@ class Qualifier:
         kept: list[Proved] = []
         enough = Deadline(_PROVING_SECONDS)
         wanted = self.most if most is None else most
-        tried = itertools.islice(self._defined(proposals), _COMPILED)
+        tried = itertools.islice(self._defined([*self._by_lowered(proposals[:_COMPILED]), *proposals[_COMPILED:]]), _COMPILED)
         while some := list(itertools.islice(tried, wanted - len(kept))):
             kept += self.prove(self._compiled(some, unpacked=True))
             if self.interrupted or self.deadline.passed or (kept and enough.passed):
                 break
         return kept or self.proved
+
+    def _by_lowered(self, proposals: Sequence[tuple[Graph, float]]) -> list[tuple[Graph, float]]:
+        """The proposals in the order of what their lowered kernels are predicted to take, if that is known in time."""
+        with self._timed("compile"):
+            limit = Deadline(self._share(_LOWERING_SHARE))
+            return by_lowered(proposals, machine_for(self.target), device_for(self.target), limit)
 
     def _compiled(self, proposals: Sequence[tuple[Graph, float]], unpacked: bool = False) -> list[Contestant]:
         """None are begun that the deadline would cut off if they take as long as those before."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower, with_shared_kernels
+from mugraph.lower.access_costs import block_traffic
 from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.lower import require_no_lookups
@@ -90,6 +91,10 @@ class Cuda(NvidiaGpu):
         launches = self._between_kernels(graph)
         finished = {kernel: self._after_each_pass(kernel)[-1][1] for kernel in _kernels(launches)}
         return {index: replace(launch, kernel=finished[launch.kernel]) for index, launch in launches.items()}
+
+    def turns(self, kernel: Kernel) -> float:
+        """Turns in which shared memory serves the accesses of a block of a lowered kernel, bank conflicts included."""
+        return block_traffic(kernel).wavefronts
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
         """Each kernel after each pass."""
