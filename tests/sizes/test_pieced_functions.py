@@ -23,8 +23,10 @@ from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.dims import Declared
 from mugraph.sizes.pieced_functions import PiecedFunction, _lies, axes_between, pieced_function
 from mugraph.sizes.range_search import superoptimized_for_sizes
+from mugraph.sizes.size_table import SizeTable
 from mugraph.sizes.sliced_functions import NoProgram, sliced_function
 from mugraph.sizes.sliced_programs import outputs_of_slices
+from mugraph.support.deadline import Deadline
 from mugraph.verifier.parallel_axes import NotParallel
 from threads import at_once
 
@@ -121,7 +123,7 @@ def test_what_holds_is_said_in_words_and_one_is_no_chunk_of_others() -> None:
     assert "(1 by a result of its own, or by the function itself)" in opt.claim
     assert opt.error_bound is not None
     assert 0 < opt.error_bound < 2**-35
-    assert opt.plan(1).chunks == ()
+    assert opt.plan(1).chunks == (Chunk(0, 1),)
     assert opt.plan(2).chunks == (Chunk(0, 8),)
     assert "which cover all others" in repr(opt)
 
@@ -294,3 +296,62 @@ def test_without_mugraphs_nothing_is_said_to_be_proved_of_them(monkeypatch: pyte
 def test_like_is_a_mugraph_or_a_result_in_pieces() -> None:
     with pytest.raises(InvalidInput, match="like is a muGraph"):
         mugraph.superoptimize(mixed, (drawn(5, 16),), like=3)  # type: ignore[call-overload]
+
+
+def test_pieces_that_kernels_run_as_a_whole_compute_first_slices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.api._mostly_as_it_is", lambda whole: True)
+
+    def several(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.silu(x @ W) @ V, -1)
+
+    made = superoptimized_for_sizes(
+        mugraph.superoptimize, several, ((drawn(5, 16),), {}), {0: {0: BATCH}}, [{"batch": HIGH}], None, {"profile": False}
+    )
+    assert made.pieced is not None, made.reason
+    result = made.table[HIGH,]
+    assert isinstance(result, PartitionedResult)
+    assert len(result.pieces) > 1
+    assert [*made.in_part] == [HIGH]
+    for where in ("_padded", "_written"):
+        monkeypatch.delattr(f"mugraph.sizes.covering._Chunks.{where}")
+    memory = torch.full((2 * HIGH, 16), torch.nan)
+    for size in (1, 2, 3, 7, 23, HIGH - 1):
+        x = memory[:size].normal_()
+        run = made.covering(size, [Chunk(0, HIGH)])
+        for _ in range(3):  # later calls are recognized
+            torch.testing.assert_close(run(x).double(), several_in_float64(x), rtol=1e-5, atol=1e-6)
+        with pytest.raises(ShapeMismatch):
+            run(memory[: size + 1])
+
+
+def several_in_float64(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(F.silu(x.double() @ W.double()) @ V.double(), -1)
+
+
+def test_graphs_in_which_others_than_kernels_compute_have_no_first_slices() -> None:
+    opt = optimized()
+    assert [*opt.costs.kernels] == [8, HIGH]
+    assert opt.costs.parts == {}
+
+
+def test_without_time_to_ask_other_sizes_are_the_function_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.api._mostly_as_it_is", lambda whole: True)
+    x = drawn(5, 16)
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.silu(x @ W), -1)
+
+    made = DynamicSuperoptimized(whole, {0: {0: BATCH}}, {"profile": False}, mugraph.superoptimize)
+    made.sliced = sliced_function(whole, made.declared, (x,), {})
+    made.fill((8,), (x,), {})
+    SizeTable(made, (x,), {}, Deadline(0.0)).settle()
+    assert made.pieced is None
+    assert made.sliced is not None
+    assert "ended before it was asked" in made.reason
+    assert made.plan(8).chunks == (Chunk(0, 8),), "its own kernels"
+    assert made.plan(7).chunks == ()
+    assert "Kernels for 8 run these sizes alone" in made.claim
+    for size in (7, 8):
+        x = drawn(size, 16)
+        torch.testing.assert_close(made(x), whole(x), rtol=1e-5, atol=1e-6)
+    assert [*made.specializations] == [(8,)], "nothing was compiled for 7"

@@ -13,7 +13,7 @@ from mugraph.frontend.torch_casts import TORCH_DTYPES
 from mugraph.pieces.data import PartitionedResult
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.sizes.chunk_plans import Chunk
-from mugraph.sizes.sliced_kernels import SlicedKernels
+from mugraph.sizes.sliced_kernels import FirstSlices
 from mugraph.sizes.sliced_programs import Places
 
 
@@ -48,7 +48,7 @@ class Covering:
         size: int,
         chunks: Sequence[Chunk],
         results: Mapping[int, Superoptimized],
-        parts: Mapping[int, SlicedKernels],
+        parts: Mapping[int, FirstSlices],
     ) -> None:
         self.size, self.calling = size, calling
         part = parts.get(chunks[0].size) if chunks[0].size > size else None

@@ -154,7 +154,9 @@ class DynamicSuperoptimized(Shared):
         return self._planned(size)
 
     def _planned(self, size: int) -> ChunkPlan:
-        """How a size is put together of others: not at all below the least that may be."""
+        """How a size is put together of others: not where its own kernels run it alone, nor below the least that may be."""
+        if size in self.costs.alone:
+            return ChunkPlan((Chunk(0, size),), self.costs.alone[size])
         alone = self.pieced is not None and size < self.pieced.least
         return (replace(self.costs, kernels={}, parts={}) if alone else self.costs).plan(size)
 
@@ -169,6 +171,9 @@ class DynamicSuperoptimized(Shared):
             return self.capacities.claim
         if self.slices is None:
             return f"for each size by a certificate of its own, made at its first call ({self.reason})"
+        if not self.costs.kernels and self.costs.alone:
+            alone = ", ".join(map(str, sorted(self.costs.alone)))
+            return f"{self.slices.claim}. Kernels for {alone} run these sizes alone, and the function itself answers at others"
         if not self.costs.kernels:
             return f"{self.slices.claim}. No faster kernels were found for any size of the table, and the function itself answers"
         sizes, wrong = ", ".join(map(str, sorted(self.costs.kernels))), some_wrong_text(self.error_bound)

@@ -115,6 +115,9 @@ class SizeTable:
         self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.share(_ANCHORS / others), like=like)
         if self._may_be_pieced and self.result.pieced is None and self._in_pieces() is not None:
             self._becomes_pieced()
+            made = self.result.table[size,]
+            if self.result.pieced is not None and self.result.is_of_slices(size, made):  # before others have spent the time
+                self._slice(size, made, made.report.original_latency is not None)
 
     @property
     def _may_be_pieced(self) -> bool:
@@ -130,7 +133,8 @@ class SizeTable:
         return pieced[max(pieced)] if pieced else None
 
     def _becomes_pieced(self) -> None:
-        """Put sizes together of results in pieces, if that can be; else none are, and the result says why."""
+        """Put sizes together of results in pieces, if that can be; else none are, and the result says why. Where time was
+        wanting to ask, sizes of the table have their results, and the function itself answers at others."""
         from mugraph.frontend.symbolic_axis import SizeMatters
         from mugraph.sizes.pieced_functions import pieced_function  # loads PyTorch
 
@@ -139,7 +143,9 @@ class SizeTable:
             given = result.fn, result.declared, self.args, self.kwargs, result.sliced, self.deadline
             result.pieced = pieced_function(*given)
         except SizeMatters as error:
-            result.sliced, result.reason = None, f"kernels run parts of it only, which are not put together: {error}"
+            result.reason = f"kernels run parts of it only, which are not put together: {error}"
+            if not self.deadline.passed:
+                result.sliced = None
 
     def _as_one_program(self) -> None:
         """Give sizes at which kernels run parts of the function only the form of the nearest that is one program: parts are not
@@ -152,24 +158,37 @@ class SizeTable:
     def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
         """Which part of their time kernels take that compute their first slices alone; those of what is new are made while there
         is time, for the most sizes first."""
+        known, self.result.in_part = self.result.in_part, {}
+        for size, made in sorted(kernels.items(), reverse=True):
+            if size in known and known[size].whole == _whole(made):
+                self.result.in_part[size] = known[size]
+            else:
+                self._slice(size, made, measured)
+        return {size: each.parts for size, each in self.result.in_part.items() if each.kernels is not None}
+
+    def _slice(self, size: int, made: Superoptimized, measured: bool) -> None:
+        """Make the kernels of a size compute first slices alone, if they can and there is time."""
         import torch
 
+        from mugraph.pieces.data import PartitionedResult
         from mugraph.sizes.sliced_kernels import InPart  # loads PyTorch
+        from mugraph.sizes.sliced_pieces import sliced_pieces
 
-        result, sliced = self.result, self.result.sliced
-        if sliced is None:
-            return {}
-        known, result.in_part = result.in_part, {}
-        for size, made in sorted(kernels.items(), reverse=True):
-            if size in known and known[size].executable is made.executable:
-                result.in_part[size] = known[size]
-            elif made.is_one_program and size > sliced.dim.low and not self.deadline.passed:
-                args, kwargs = result.declared.resized((size,), self.args, self.kwargs)
-                with torch.no_grad():  # of kernels that are tried nobody wants gradients
-                    example = made.calling.flatten(args, kwargs)
-                new = InPart.of(made.executable, sliced.inputs, sliced.slice.outputs, example, sliced.dim.low, self.deadline)
-                result.in_part[size] = new.measured(example, self.deadline) if measured else new
-        return {size: each.parts for size, each in result.in_part.items() if each.kernels is not None}
+        result, function = self.result, self.result.slices
+        assert function is not None, "kernels are those of slices"
+        least = function.dim.low if result.pieced is None else result.pieced.least
+        if size <= least or self.deadline.passed:
+            return
+        args, kwargs = result.declared.resized((size,), self.args, self.kwargs)
+        with torch.no_grad():  # of kernels that are tried nobody wants gradients
+            example = made.calling.flatten(args, kwargs)
+            places = function.inputs, function.outputs
+            if isinstance(made, PartitionedResult):
+                first = sliced_pieces(made.cut.recorded.module, made.cut.plan, *places, example, self.deadline)
+                new = InPart.by(_whole(made), first, least)
+            else:
+                new = InPart.of(made.executable, *places, example, least, self.deadline)
+        result.in_part[size] = new.measured(example, self.deadline) if measured else new
 
     def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
         """Seconds of kernels at the sizes of the table, and of the function there and between them, all in turns: what other
@@ -309,6 +328,13 @@ class SizeTable:
                 return run(*args, **kwargs)
 
         return call
+
+
+def _whole(made: Superoptimized) -> Callable[..., Any]:
+    """What computes all slices of a result's inputs; that of the same result is equal."""
+    from mugraph.pieces.data import PartitionedResult  # loads PyTorch
+
+    return made.run.forward if isinstance(made, PartitionedResult) else made.executable
 
 
 def _own_seconds(result: DynamicSuperoptimized) -> dict[int, float]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -33,6 +33,7 @@ from mugraph.runtime.call_plan import planned
 from mugraph.sizes.sliced_programs import Places
 from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.targets.cpu.machine import Cpu
+from mugraph.targets.machine import Machine
 
 _log = logging.getLogger("mugraph.sizes")
 
@@ -66,7 +67,7 @@ class SlicedKernels:
         if not isinstance(machine, Cpu):
             raise UnsupportedOperator(f"kernels for {machine.name} take no number of slices")
         given = [Value(index) for index, node in enumerate(graph.nodes) if node.is_input]
-        self.capacity, self.graph = capacity, graph
+        self.capacity, self.graph, self.machine = capacity, graph, machine
         self._axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
         self._made = [_Sliced.of(graph.tensor(value), dim, capacity) for value, dim in zip(graph.outputs, outputs, strict=True)]
         self._given = [
@@ -180,7 +181,7 @@ class SlicedKernels:
     def first(self, count: int, example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The first slices of inputs that have more."""
         dims = dict(self._axes)
-        return [tensor.narrow(dims[at], 0, count) if at in dims else tensor for at, tensor in enumerate(example)]
+        return first_slices([dims.get(number) for number in range(len(example))], count, example)
 
     def agree_with(self, executable: Executable, example: Sequence[torch.Tensor], deadline: Deadline = NO_LIMIT) -> bool:
         """Whether these kernels compute of the first slices of an example just what others do, which compute all, read no numbers
@@ -290,13 +291,36 @@ def sliced_kernels(
     return kernels
 
 
-class InPart(NamedTuple):
-    """The kernels of a muGraph that compute their first slices, and which part of the time of all so many of them take. None of
-    one that has no such kernels."""
+def first_slices(places: Sequence[int | None], count: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """So many slices of each of several tensors that has them in some dimension."""
+    return [tensor if dim is None else tensor.narrow(dim, 0, count) for tensor, dim in zip(tensors, places, strict=True)]
 
-    executable: Executable
-    kernels: SlicedKernels | None
+
+class FirstSlices(Protocol):
+    """Kernels of a program (`SlicedKernels`) or of several (`mugraph.sizes.sliced_pieces`) that compute their first slices."""
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def machine(self) -> Machine: ...
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]: ...
+    def at(self, count: int) -> Callable[..., list[torch.Tensor]]: ...
+    def first(self, count: int, example: Sequence[torch.Tensor]) -> list[torch.Tensor]: ...
+
+
+class InPart(NamedTuple):
+    """The kernels that compute the first slices of a `whole`, and which part of the time of all so many of them take. None of one
+    that has no such kernels."""
+
+    whole: Callable[..., Any]
+    """What computes all slices of the same inputs."""
+    kernels: FirstSlices | None
     parts: Mapping[int, float]
+
+    @classmethod
+    def by(cls, whole: Callable[..., Any], kernels: FirstSlices | None, low: int) -> InPart:
+        """Those of kernels: nothing is timed, and first slices, `low` of them at least, are taken to need all the time."""
+        return cls(whole, kernels, {} if kernels is None else {low: 1.0, kernels.capacity: 1.0})
 
     @classmethod
     def of(
@@ -308,9 +332,8 @@ class InPart(NamedTuple):
         low: int,
         deadline: Deadline = NO_LIMIT,
     ) -> InPart:
-        """Those of a muGraph, by inputs for all slices. Nothing is timed, and first slices are taken to need all the time."""
-        kernels = sliced_kernels(executable, inputs, outputs, example, deadline)
-        return cls(executable, kernels, {} if kernels is None else {low: 1.0, kernels.capacity: 1.0})
+        """Those of a muGraph, by inputs for all slices."""
+        return cls.by(executable, sliced_kernels(executable, inputs, outputs, example, deadline), low)
 
     def measured(self, example: Sequence[torch.Tensor], deadline: Deadline = NO_LIMIT) -> InPart:
         """The same, timed at a few sizes in turns with the kernels that compute all, while there is time."""
@@ -319,8 +342,8 @@ class InPart(NamedTuple):
             return self
         sizes = some_first(kernels.capacity, min(self.parts))
         runs = {size: partial(kernels, *kernels.first(size, example)) for size in sizes}
-        calls = {f"{size}": run for size, run in runs.items()} | {"all": partial(self.executable, *example)}
-        timed = {name: self.executable.machine.timed(call).run for name, call in calls.items()}
+        calls = {f"{size}": run for size, run in runs.items()} | {"all": partial(self.whole, *example)}
+        timed = {name: kernels.machine.timed(call).run for name, call in calls.items()}
         seconds_left = _SECONDS if deadline.remaining is None else min(_SECONDS, deadline.remaining)
         with torch.inference_mode():
             seconds = medians(timed, _ROUNDS, seconds_left)
