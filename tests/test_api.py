@@ -131,11 +131,34 @@ def test_programs_need_no_torch() -> None:
     np.testing.assert_allclose(result, (a / np.linalg.norm(a, axis=-1, keepdims=True)) @ b, rtol=1e-4, atol=1e-5)
 
 
+def several_of(function: Callable[..., Any]) -> mugraph.Superoptimized:
+    """The result with several muGraphs that were proved, of which none was timed."""
+    program = mugraph.frontend.trace(function, inputs()).graph
+    return superoptimize_program(program, profile=False, candidates=qualification.KEPT, cache="off")
+
+
 def test_without_profiling_order_is_by_predicted_cost() -> None:
-    opt = mugraph.superoptimize(normalised_product, inputs(), profile=False)
+    opt = several_of(normalised_product)
     costs = [candidate.cost or 0.0 for candidate in opt.candidates]
     assert all(candidate.latency is None for candidate in opt.candidates)
+    assert len(costs) > 1
     assert costs == sorted(costs)
+
+
+def test_without_profiling_nothing_is_proved_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    proofs: list[Graph] = []
+    proved = qualification.Qualifier._proved
+
+    def counted(self: qualification.Qualifier, entry: contestants.Contestant, name: str) -> contestants.Proved | None:
+        proofs.append(entry.graph)
+        return proved(self, entry, name)
+
+    first = several_of(normalised_product).candidates[0]
+    monkeypatch.setattr(qualification.Qualifier, "_proved", counted)
+    opt = mugraph.superoptimize(normalised_product, inputs(), profile=False, cache="off")
+    assert opt.found
+    assert proofs == [opt.graph] == [first.graph]
+    assert [candidate.graph for candidate in opt.candidates] == proofs
 
 
 def test_what_fails_verification_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +167,7 @@ def test_what_fails_verification_is_never_returned(monkeypatch: pytest.MonkeyPat
     def wrong(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-5)) @ w
 
-    proposals = mugraph.superoptimize(wrong, inputs(), profile=False).candidates
+    proposals = several_of(wrong).candidates
     lie = SearchResult([Proposal(candidate.graph, 1e-9) for candidate in proposals], SearchReport())
     monkeypatch.setattr("mugraph.selection.proposals.closure_search", lambda *args, **kwargs: lie)
     opt = mugraph.superoptimize(normalised_product, inputs())
@@ -160,7 +183,7 @@ def test_a_search_that_settled_goes_on_where_nothing_found_is_right(monkeypatch:
         return (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-5)) @ w
 
     def proposals(function: Callable[..., torch.Tensor]) -> list[Proposal]:
-        found = mugraph.superoptimize(function, inputs(), profile=False).candidates
+        found = several_of(function).candidates
         return [Proposal(candidate.graph, 1e-6) for candidate in found]
 
     lies, truths = proposals(wrong), proposals(normalised_product)
@@ -197,7 +220,7 @@ def test_what_is_found_first_is_proved_before_the_search_goes_on(
     monkeypatch: pytest.MonkeyPatch, profile: bool, segments: int
 ) -> None:
     """The rest of the search takes all the time that is left here, as on a busy machine: nothing had been proved then."""
-    found = mugraph.superoptimize(normalised_product, inputs(), profile=False).candidates
+    found = several_of(normalised_product).candidates
     worse = [Proposal(found[-1].graph, 2e-6)]
     clock, gains = Ahead(), list[float]()
     monkeypatch.setattr("mugraph.support.deadline.time", clock)
@@ -222,8 +245,9 @@ def test_what_is_found_first_is_proved_before_the_search_goes_on(
 def test_where_one_is_enough_by_then_what_is_proved_first_is_the_result(profile: bool) -> None:
     """Not even a search goes on, nor is anything else proved, though there is time."""
     program = mugraph.frontend.trace(normalised_product, inputs()).graph
-    assert len(superoptimize_program(program, budget=600.0, profile=profile, cache="off").candidates) > 1
-    opt = superoptimize_program(program, budget=600.0, profile=profile, cache="off", enough=0.0)
+    asked: dict[str, Any] = {"budget": 600.0, "profile": profile, "cache": "off", "candidates": qualification.KEPT}
+    assert len(superoptimize_program(program, **asked).candidates) > 1
+    opt = superoptimize_program(program, **asked, enough=0.0)
     assert opt.found
     assert [candidate.certificate.outcome for candidate in opt.candidates] == [Outcome.EQUIVALENT]
 
@@ -232,7 +256,7 @@ def test_where_one_is_enough_by_then_what_is_proved_first_is_the_result(profile:
 def test_what_is_found_later_and_faster_takes_the_place_of_what_was_proved_first(
     monkeypatch: pytest.MonkeyPatch, profile: bool
 ) -> None:
-    found = [candidate.graph for candidate in mugraph.superoptimize(normalised_product, inputs(), profile=False).candidates]
+    found = [candidate.graph for candidate in several_of(normalised_product).candidates]
     seconds = {construct(graph): 1.0 + number for number, graph in enumerate(found)}
 
     def searched(*program: object, options: Options, **settings: object) -> SearchResult:
@@ -246,7 +270,7 @@ def test_what_is_found_later_and_faster_takes_the_place_of_what_was_proved_first
     monkeypatch.setattr("mugraph.selection.proposals.closure_search", searched)
     monkeypatch.setattr(qualification, "measured", measured)
     opt = mugraph.superoptimize(normalised_product, inputs(), profile=profile, cache="off", budget=600)
-    assert [candidate.graph for candidate in opt.candidates] == [*seconds]
+    assert [candidate.graph for candidate in opt.candidates] == [*seconds][: None if profile else 1]
 
 
 def test_what_was_proved_first_is_not_behind_what_there_is_no_time_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,9 +349,7 @@ def test_where_what_is_found_first_fails_the_search_goes_on_before_the_next_of_i
     monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:
     """What one search finds first may fail alike: attention whose scores a library stores in fp16 took all the time there was."""
-    best, *others = (
-        candidate.graph for candidate in mugraph.superoptimize(normalised_product, inputs(), profile=False).candidates
-    )
+    best, *others = (candidate.graph for candidate in several_of(normalised_product).candidates)
     assert len(others) > 1
     tried: list[Graph] = []
     proved = qualification.Qualifier._proved

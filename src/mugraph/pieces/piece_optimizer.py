@@ -34,7 +34,7 @@ from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel, duel, in_turns, raised_as_they_were, still_counts, with_load
 from mugraph.search.constraints import SearchSpace
 from mugraph.search.executors import Workers, check_workers
-from mugraph.selection.qualification import KEPT, Evidence
+from mugraph.selection.qualification import Evidence
 from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import (
     Elsewhere,
@@ -382,7 +382,6 @@ class Optimizer:
             "seed": options.seed,
             "evidence": options.evidence,
             "profile": profile,
-            "candidates": KEPT if profile else 1,
             "max_error": options.max_error,
             "cache": options.cache,
             "like": like,

@@ -71,8 +71,8 @@ class OptimizationSettings:
     baselines: bool = False
     pack: bool = True
     constants: tuple[str, ...] = ()
-    candidates: int = KEPT
-    """How many muGraphs are proved."""
+    candidates: int | None = None
+    """How many muGraphs are proved; None means the fastest few, or where none is to be timed the first, which is the result."""
     asked: float | None = None
     """Seconds for all programs of a function, of which the budget is a share."""
     enough: float | None = None
@@ -95,6 +95,13 @@ class OptimizationSettings:
         if not isinstance(self.like, Graph | None):
             raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(self.like).__name__}")
 
+    @property
+    def most(self) -> int:
+        """How many muGraphs are proved, at most."""
+        if self.candidates is not None:
+            return self.candidates
+        return KEPT if self.profile else 1
+
     def key(self, problem: Problem, space: SearchSpace, hidden: Hidden) -> dict[str, Any]:
         """What decides a result that is kept, as JSON values; the rival is what it was faster than, `hidden` what masks hid."""
         return {
@@ -107,7 +114,7 @@ class OptimizationSettings:
             "space": space.to_json(),
             "constants": sorted(problem.constants),
             "hidden": {name: digest_of(np.packbits(where).tobytes().hex()) for name, where in hidden.items()},
-            "candidates": self.candidates,
+            "candidates": self.most,
             "rival": self.rival if problem.own is None else "the function",
         }
 
@@ -259,7 +266,7 @@ def _prepared(
     inputs = traceable(problem.program, problem.inputs) if constants else problem.inputs
     problem = replace(problem, constants=constants, inputs=inputs)
     checks = (wanted.seed, wanted.max_error, wanted.evidence, problem.baseline)
-    kept = (problem.constants, wanted.candidates, problem.timed_rival)
+    kept = (problem.constants, wanted.most, problem.timed_rival)
     qualifier = Qualifier(problem.program, wanted.target, deadline, tell, *checks, *kept)
     device = device_for(wanted.target)
     hidden = hidden_elements(problem.program, problem.inputs) if device.skips_iterations else {}
