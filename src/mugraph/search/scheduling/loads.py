@@ -107,6 +107,7 @@ class _Readers:
         self.cost, self.steps, self.spaces = cost, cost.sketch.steps, spaces_of(cost.sketch)
         self.varies = self._varying()
         self.origins = self._origins()
+        self.readers = self._readers()
         self.dims = dims_of(self.steps)
         self.innermost = {
             index: next((slot for slot in reversed(step.leaf.slots) if slot), ())
@@ -123,7 +124,7 @@ class _Readers:
         return Loads(loads, multiplied, (*saved, *(load.space for load in loads if load.read_elsewhere)))
 
     def _load(self, index: int) -> Load:
-        readers = [n for n in range(len(self.steps)) if n not in self._carried and index in self._operands(n)]
+        readers = self.readers[index]
         products = [reader for reader in readers if self.steps[reader].op in PRODUCTS]
         same = [reader for reader in products if self.cost.dtypes[reader] is self.cost.dtypes[index]]
         dtype, widest = self.cost.dtypes[index], max((self.cost.dtypes[reader].bytes for reader in products), default=0)
@@ -160,12 +161,14 @@ class _Readers:
             found.append(found[step.inputs[0]] if carried else index)
         return found
 
-    @property
-    def _carried(self) -> frozenset[int]:
-        return frozenset(index for index, origin in enumerate(self.origins) if origin != index)
-
-    def _operands(self, index: int) -> list[int]:
-        return [self.origins[i] for i in self.steps[index].inputs]
+    def _readers(self) -> list[list[int]]:
+        """The steps, in order, that read each one's tile and do not carry it out of the loop."""
+        readers: list[list[int]] = [[] for _ in self.steps]
+        for reader, step in enumerate(self.steps):
+            if self.origins[reader] == reader:
+                for operand in {self.origins[i] for i in step.inputs}:
+                    readers[operand].append(reader)
+        return readers
 
     def _pairs(self, product: int) -> list[tuple[int, int]]:
         """The factors that a product multiplies, the left one first, as emission has them."""
