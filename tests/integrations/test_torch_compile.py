@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import mugraph.integrations.torch_compile
 from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable, UnsupportedOperator
+from mugraph.frontend.capture import captured
 from mugraph.frontend.partition import Partition
 from mugraph.frontend.splice import as_torch
 from mugraph.integrations import graph_sizes, optimized_graph
@@ -114,11 +115,16 @@ def test_what_dynamo_made_is_no_garbage_while_kernels_are_made(fails: bool, monk
             raise ValueError
         return plans(*arguments, **settings)
 
+    def recorded(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        frozen.append(gc.get_freeze_count())
+        return captured(module)
+
     monkeypatch.setattr(optimized_graph, "plans", counted)
+    monkeypatch.setattr(mugraph.integrations.torch_compile, "captured", recorded)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(4, 8)
     with torch.no_grad():
         torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-5, atol=1e-5)
-    assert frozen
+    assert len(frozen) == 2
     assert all(frozen)
     assert gc.get_freeze_count() == 0
 

@@ -15,9 +15,9 @@ from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.library import LibraryKernel, mark_constant
 from mugraph.frontend.partition import Partition, Piece, partition
-from mugraph.frontend.splice import can_run, nodes_of, spliced
+from mugraph.frontend.splice import as_torch, can_run, nodes_of, spliced
 from mugraph.ir.graph import Graph
-from mugraph.pieces import joined_pieces
+from mugraph.pieces import joined_pieces, piece_optimizer
 from mugraph.pieces.joined_pieces import Joiner
 from mugraph.pieces.kept_joins import KIND, KeptJoins
 from mugraph.pieces.library_ways import Library
@@ -67,8 +67,8 @@ class Decided(Optimizer):
     def kept_joins(self) -> KeptJoins | None:
         return self.kept
 
-    def duel(self, piece: Piece, result: Superoptimized, module: fx.GraphModule, rival: str) -> Duel:
-        self.rivals.append(module)
+    def duel(self, piece: Piece, result: Superoptimized, module: Callable[[], fx.GraphModule], rival: str) -> Duel:
+        self.rivals.append(module())
         if isinstance(self.verdict, Exception):
             raise self.verdict
         return self.verdict
@@ -103,6 +103,23 @@ def test_a_product_and_a_sum_are_one_program_where_it_wins() -> None:
     assert operators(planned(optimizer)) == [{"mm", "div", "sum", "mul"}]
     (rival,) = optimizer.rivals
     torch.testing.assert_close(rival(*INPUTS)[0], summed(*INPUTS), rtol=1e-4, atol=1e-4)
+
+
+def test_steps_are_put_together_only_to_be_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(piece_optimizer, "against", lambda *_: LOST)
+    monkeypatch.setattr(piece_optimizer, "still_counts", lambda *_: True)  # as where the machine is as busy as before
+    ((piece, result),) = planned(Decided(WON)).results.items()
+    made: list[str] = []
+    for rival in ("one", "one", "another", "one"):
+        optimizer = Optimizer(PieceOptions(cache="on"))  # of another process, which knows what is kept
+
+        def steps(rival: str = rival) -> fx.GraphModule:
+            made.append(rival)
+            return as_torch(piece)
+
+        assert optimizer.duel(piece, result, steps, rival) == LOST
+    assert made == ["one", "another"]
 
 
 @pytest.mark.parametrize(

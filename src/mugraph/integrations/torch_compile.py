@@ -114,7 +114,8 @@ def _captured(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.Graph
     if _needs_gradients(example_inputs):
         return None
     try:
-        return captured(module)
+        with old_objects_frozen():
+            return captured(module)
     except Exception as error:  # torch itself has then the same to say, or does better
         _log.debug("AOTAutograd makes the graph: %s: %s", type(error).__name__, error)
         return None

@@ -194,7 +194,7 @@ class Joiner:
             return outcome.reason
         rival = _Rival(piece, steps, outcomes)
         try:
-            found = self.optimizer.duel(piece, outcome.result, rival.module(), rival.description)
+            found = self.optimizer.duel(piece, outcome.result, rival.module, rival.description)
         except Exception as error:  # there is what runs without it
             _log.warning("comparing a piece with smaller ones failed; please report this", exc_info=True)
             return f"{type(error).__name__}: {error}"

@@ -20,6 +20,7 @@ from mugraph.devices import Device, device_for, resolved
 from mugraph.devices.host import slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
+from mugraph.frontend.library import LibraryKernel
 from mugraph.frontend.partition import Piece
 from mugraph.frontend.splice import as_torch, runnable
 from mugraph.frontend.torch_casts import tensor_of
@@ -404,9 +405,11 @@ class Optimizer:
         if not result.executable.machine.available:
             cost = result.best.cost
             return "" if cost is None else not_predicted_to_pay(piece, cost, device_for(self.options.target))
-        module, packed = self._as_torch(piece)
-        outcome = self.duel(piece, result, module, str(packed))
-        library = " with packed weights" if packed else ""
+        layers = self._layers_of(piece)
+        outcome = self.duel(
+            piece, result, lambda: with_packed_weights(piece, layers) if layers else as_torch(piece), str(len(layers))
+        )
+        library = " with packed weights" if layers else ""
         return "" if outcome.clear else f"its kernels are not clearly faster than torch{library} ({outcome.speedup:.2f}x)"
 
     def _seconds_of_torch(self, piece: Piece) -> float:
@@ -425,14 +428,16 @@ class Optimizer:
         """The linear layers of a piece that the library could have."""
         return [] if self.library is None else [str(piece.nodes.index(layer.product)) for layer in layers_of(piece)]
 
-    def _as_torch(self, piece: Piece) -> tuple[fx.GraphModule, int]:
-        """A piece as PyTorch runs it best, and how many of its linear layers have packed weights then."""
+    def _layers_of(self, piece: Piece) -> list[LibraryKernel]:
+        """The linear layers of a piece that have packed weights where PyTorch runs it best."""
         library = self.library
-        layers = [] if library is None else [each for each in layers_of(piece) if library.is_faster(each, Deadline(None))]
-        return (with_packed_weights(piece, layers) if layers else as_torch(piece)), len(layers)
+        return [] if library is None else [each for each in layers_of(piece) if library.is_faster(each, Deadline(None))]
 
-    def duel(self, piece: Piece, result: Superoptimized, module: fx.GraphModule, rival: str) -> Duel:
-        """The kernels against a module that does the same, as `rival` says, as measured now or in an earlier call."""
+    def duel(self, piece: Piece, result: Superoptimized, module: Callable[[], fx.GraphModule], rival: str) -> Duel:
+        """The kernels against a module that does the same, as `rival` says, as measured now or in an earlier call.
+
+        The module is made only where it is measured now.
+        """
         store = Store.of(self.options.cache)
         strides = str([_recorded(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), *_torch_here())
@@ -443,7 +448,7 @@ class Optimizer:
         if record is not None and still_counts(record, self.options.background):
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(record)
-        outcome = against(piece, result, module)
+        outcome = against(piece, result, module())
         store.put(KIND, key, with_load(outcome.to_json(), self.options.background))
         return outcome
 
