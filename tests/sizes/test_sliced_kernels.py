@@ -73,6 +73,40 @@ def two_kernels(rows: int) -> Graph:
     return kernel.build(list(kernel.graph_defined(second.build([made]), [between, values[1]])))
 
 
+def turned(samples: int, blocks: int, *, mixed: bool = False) -> Graph:
+    """Halves of each sample turned by a matrix [2, 2], in blocks of several samples, which have both halves of all beside each
+    other; `mixed` with a sum over all samples of a block."""
+    kernel, (x, matrix) = program(((samples, 2, WIDTH), DType.FP32), ((2, 2), DType.FP32))
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,))
+    halves = block.add("transpose", block.iterator(0, kernel.tensor(x), (0,), None), permutation=(1, 0, 2))
+    count = samples // blocks
+    columns = block.add("reshape", block.add("square", halves), shape=(2, count * WIDTH))
+    product = block.add("matmul", block.iterator(1, kernel.tensor(matrix), (None,), None), columns)
+    if mixed:
+        product = block.add("sub", product, block.add("sum", product, dim=1, size=count * WIDTH))
+    apart = block.add("reshape", product, shape=(2, count, WIDTH))
+    saved = block.add("output_saver", block.add("transpose", apart, permutation=(1, 0, 2)), omap=(0,))
+    return kernel.build(list(kernel.graph_defined(block.build([saved]), [x, matrix])))
+
+
+def split_k(rows: int, *, mixed: bool = False) -> Graph:
+    """A product whose blocks have parts of k each, and the sum of these; `mixed` with parts taken for rows."""
+    kernel, values = program(((rows, WIDTH), DType.FP32), ((WIDTH, COLUMNS), DType.FP32))
+    first = GraphBuilder(Level.BLOCK, grid=(2, 2))
+    x = first.iterator(0, kernel.tensor(values[0]), (1, None), None)
+    w = first.iterator(1, kernel.tensor(values[1]), (0, 1), None)
+    part = first.add("reshape", first.add("matmul", x, w), shape=(1, rows, COLUMNS // 2))
+    saved = first.add("output_saver", part, omap=(0, 2))
+    (parts,) = kernel.graph_defined(first.build([saved]), values)
+    if mixed:
+        parts = kernel.add("reshape", parts, shape=(rows, 2, COLUMNS))
+    second = GraphBuilder(Level.BLOCK, grid=(1,))
+    inside = second.iterator(0, kernel.tensor(parts), (None,), None)
+    total = second.add("sum", inside, dim=1 if mixed else 0, size=2)
+    made = second.add("output_saver", second.add("reshape", total, shape=(rows, COLUMNS)), omap=(0,))
+    return kernel.build(list(kernel.graph_defined(second.build([made]), [parts])))
+
+
 def sliced(executable: Executable, *dims: int | None, capacity: int) -> SlicedKernels:
     """Kernels for the first slices, whose outputs have these in the dimension of the first input."""
     return SlicedKernels(executable, dims, (dims[0],) * len(executable.graph.outputs), capacity)
@@ -127,6 +161,23 @@ def test_kernels_hand_first_slices_on() -> None:
     executable = build(two_kernels(12))
     kernels = sliced(executable, 1, None, capacity=12)
     assert kernels.agree_with(executable, example_inputs(executable.graph))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_samples_may_lie_beside_each_other_within_a_block(blocks: int) -> None:
+    executable = build(turned(8, blocks))
+    kernels = sliced(executable, 0, None, capacity=8)
+    assert kernels.agree_with(executable, example_inputs(executable.graph))
+    with pytest.raises(UnsupportedOperator, match="one by one"):
+        sliced(build(turned(8, blocks, mixed=True)), 0, None, capacity=8)
+
+
+def test_parts_of_all_slices_may_follow_each_other_between_kernels() -> None:
+    executable = build(split_k(6))
+    kernels = sliced(executable, 0, None, capacity=6)
+    assert kernels.agree_with(executable, example_inputs(executable.graph))
+    with pytest.raises(UnsupportedOperator, match="one by one"):
+        sliced(build(split_k(6, mixed=True)), 0, None, capacity=6)
 
 
 def test_a_row_too_many_would_be_noticed() -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import NamedTuple
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
@@ -45,44 +47,55 @@ def with_first_slices(graph: Graph, launches: Mapping[int, Launch], slices: Slic
     """
     if any(graph.nodes[index].op != GRAPH_DEFINED for index in needed_nodes(graph)):
         raise UnsupportedOperator("what runs between kernels takes no number of slices")
-    sliced = set(slices.inputs)
+    sizes = {value: graph.tensor(value).elements // slices.capacity for value in slices.inputs}
     made: dict[int, Launch] = {}
     for index, launch in launches.items():
         made[index] = launch
-        if sliced.intersection(launch.inputs):
-            made[index] = _with_count(graph, launch, sliced, slices, stops)
-            sliced.update(launch.outputs)
-    if not sliced.issuperset(graph.outputs):
+        if sizes.keys() & set(launch.inputs):
+            made[index] = _with_count(graph, launch, sizes, slices, stops)
+    if not sizes.keys() >= set(graph.outputs):
         raise UnsupportedOperator("a result is not computed slice by slice")
     return made
 
 
-def _with_count(graph: Graph, launch: Launch, sliced: set[Value], slices: Slices, stops: Stops) -> Launch:
-    """A kernel that takes the number of slices behind its other inputs."""
+def _with_count(graph: Graph, launch: Launch, sizes: dict[Value, int], slices: Slices, stops: Stops) -> Launch:
+    """A kernel that takes the number of slices behind its other inputs; puts the elements of a slice of its outputs into `sizes`,
+    which has those of its inputs."""
     kernel = launch.kernel
     operands = dict(zip((*kernel.inputs, *kernel.outputs), (*launch.inputs, *launch.outputs), strict=True))
-    sizes = {
-        name: graph.tensor(value).elements // slices.capacity
-        for name, value in operands.items()
-        if value in sliced or name in kernel.outputs
-    }
-    if any(size * slices.capacity != graph.tensor(operands[name]).elements for name, size in sizes.items()):
-        raise UnsupportedOperator(f"{kernel.name}: a result is not computed slice by slice")
-    found = _first_slices(kernel, sizes, stops)
-    skips = tuple(skip for skip in kernel.skips if skip.tile.buffer not in sizes)
+    given = {name: (sizes[value],) for name, value in operands.items() if value in sizes}
+    outputs = {name: _sizes(kernel, name, graph, operands[name], slices.capacity) for name in kernel.outputs}
+    for chosen in product(*(given | outputs).values()):
+        known = dict(zip(given | outputs, chosen, strict=True))
+        if (found := _first_slices(kernel, known, slices.capacity, stops)) is not None:
+            break
+    else:
+        raise UnsupportedOperator(f"{kernel.name}: its slices are not computed one by one")
+    sizes.update((operands[name], known[name]) for name in kernel.outputs)
+    skips = tuple(skip for skip in kernel.skips if skip.tile.buffer not in known)
     buffers = (*kernel.buffers, Buffer(COUNT, Memory.DEVICE, DType.INT64, 1))
     made = replace(kernel, inputs=(*kernel.inputs, COUNT), buffers=buffers, skips=skips, slices=found)
     return replace(launch, kernel=made, inputs=(*launch.inputs, slices.count))
 
 
-def _first_slices(kernel: Kernel, sizes: Mapping[str, int], stops: Stops) -> FirstSlices:
+def _sizes(kernel: Kernel, output: str, graph: Graph, value: Value, capacity: int) -> list[int]:
+    """How many elements of an output a slice may have that lie together. All slices are the whole of a result, and of what is
+    between kernels perhaps a part, of which each step of blocks has another."""
+    elements = graph.tensor(value).elements
+    wholes = {elements}
+    if value not in graph.outputs:
+        wholes |= {step for tile in _tiles(kernel) if tile.buffer == output for step in tile.start.grid if step}
+    return sorted((whole // capacity for whole in wholes if whole and elements % whole == whole % capacity == 0), reverse=True)
+
+
+def _first_slices(kernel: Kernel, sizes: Mapping[str, int], capacity: int, stops: Stops) -> FirstSlices | None:
     """How a kernel computes the first slices, whose numbers of elements are known in its operands that have them."""
     for rows in _rows(kernel, sizes):
         try:
-            return _Walk(kernel, {name: size // rows for name, size in sizes.items()}, rows, stops).found()
+            return _Walk(kernel, {name: size // rows for name, size in sizes.items()}, rows, capacity, stops).found()
         except _Crossed:
             continue
-    raise UnsupportedOperator(f"{kernel.name}: its slices are not computed one by one")
+    return None
 
 
 def _rows(kernel: Kernel, sizes: Mapping[str, int]) -> list[int]:
@@ -111,13 +124,20 @@ class _Crossed(Exception):
     """A statement reads or writes rows in a way that has no end, or different ones at once."""
 
 
+class _Along(NamedTuple):
+    """A dimension that goes through rows, and how many neighbours along it are in one row."""
+
+    dim: int
+    width: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The rows of a tile: how many, from which on for each dimension of the grid, and its dimension along them."""
+    """The rows of a tile: how many, from which on for each dimension of the grid, and where its elements go through them."""
 
     steps: tuple[int, ...]
     extent: int
-    dim: int | None
+    place: _Along | None
 
 
 @dataclass(slots=True)
@@ -128,6 +148,8 @@ class _Walk:
     distances: dict[str, int]
     """Those of operands, and of further buffers as they are found."""
     rows: int
+    """How many a slice has."""
+    capacity: int
     stops: Stops
     steps: tuple[int, ...] = field(init=False)
     extent: int = field(init=False)
@@ -159,60 +181,83 @@ class _Walk:
         return dims
 
     def dim_of(self, statement: Statement) -> int | None:
-        """The dimension of a statement's points along which it goes through rows."""
+        """The dimension of a statement's points along which it stops behind the last row. None of one without rows, and of one
+        for which several points are in one row: it computes all rows, which only the block's own memory has."""
         target = statement.target
         places = {self.along_points(statement, tile, number) for number, tile in enumerate(statement.sources)} - {None}
         if len(places) > 1:
             raise _Crossed
         if places:
-            (dim,) = places
-            if dim is None or dim >= target.rank:
+            (place,) = places
+            if place is None or place.dim >= target.rank:
                 raise _Crossed
-            self.distances.setdefault(target.buffer, target.strides[dim])
+            self.distances.setdefault(target.buffer, target.strides[place.dim] * place.width)
         if target.buffer not in self.distances:
             return None
         along = self.along(target)
         if isinstance(statement, Scan) or (places and places != {along}):
             raise _Crossed
-        if isinstance(statement, Matmul) and not self.stops(self.kernel, statement, along):
+        if along.width > 1:
+            return None
+        if isinstance(statement, Matmul) and not self.stops(self.kernel, statement, along.dim):
             raise _Crossed
-        return along
+        return along.dim
 
-    def along_points(self, statement: Statement, tile: Tile, number: int) -> int | None:
-        """The dimension of a statement's points that a source has along rows: the target's, or behind these the reduced one."""
+    def along_points(self, statement: Statement, tile: Tile, number: int) -> _Along | None:
+        """Where a statement's points go through the rows of a source: along the target's dimensions, or reduced ones."""
         read = tile if tile.lookup is None else tile.lookup.index
         if read is not tile and tile.buffer in self.distances:  # any row may be looked up
             raise _Crossed
         if read.buffer not in self.distances:
             return None
-        dim = self.along(read)
+        place = self.along(read)
         if not isinstance(statement, Matmul):
-            return dim
+            return place
         rank = statement.target.rank
-        if number > 1 or dim == tile.rank + (-1, -2)[number]:  # numbers of a packed factor, or what is summed over
+        if number > 1 or place.dim == tile.rank + (-1, -2)[number]:  # numbers of a packed factor, or what is summed over
             raise _Crossed
-        return dim - tile.rank + rank
+        return place._replace(dim=place.dim - tile.rank + rank)
 
-    def along(self, tile: Tile) -> int:
-        """The dimension of a tile along the rows of its block."""
+    def along(self, tile: Tile) -> _Along:
+        """Where a tile goes through the rows of its block."""
         run = self.run(tile)
-        steps = self.steps if tile.buffer in (*self.kernel.inputs, *self.kernel.outputs) else (0,) * len(self.steps)
-        if run.dim is None or (run.steps, run.extent) != (steps, self.extent):
+        steps = self.steps if self.of_operand(tile) else (0,) * len(self.steps)
+        if run.place is None or (run.steps, run.extent) != (steps, self.extent):
             raise _Crossed
-        return run.dim
+        return run.place
+
+    def of_operand(self, tile: Tile) -> bool:
+        """Whether a tile is one of the kernel's operands, where the rows of one block follow those of another."""
+        return tile.buffer in (*self.kernel.inputs, *self.kernel.outputs)
 
     def run(self, tile: Tile) -> _Run:
-        """The rows of a tile, whose other elements are all in one of them."""
+        """The rows of a tile, whose other elements are all in one of them. Behind all rows they may follow anew, from the first
+        on: of a block, in its own memory, and of all slices, in what is between kernels."""
         distance, grid = self.distances[tile.buffer], self.kernel.grid
         looked_up = tile.swizzle is not None or tile.lookup is not None
         if looked_up or distance <= 0 or min(*tile.start.parts, *tile.strides, 0) < 0:
             raise _Crossed
-        moves = [step if count > 1 else 0 for count, step in zip(grid, tile.start.grid or (0,) * len(grid), strict=True)]
-        along = [dim for dim, size in enumerate(tile.shape) if size > 1 and tile.strides[dim] == distance]
-        inside = tile.start.constant + tile.start.loop * (self.kernel.loop - 1)
+        widths = {dim: self.width(tile, dim) for dim, size in enumerate(tile.shape) if size > 1}
+        places = [_Along(dim, width) for dim, width in widths.items() if width]
+        starts = tile.start.grid or (0,) * len(grid)
+        moves = [self.in_row(tile, step) if count > 1 else 0 for count, step in zip(grid, starts, strict=True)]
+        inside = self.in_row(tile, tile.start.constant) + self.in_row(tile, tile.start.loop) * (self.kernel.loop - 1)
         inside += sum((count - 1) * (move % distance) for count, move in zip(grid, moves, strict=True))
-        inside += sum((size - 1) * tile.strides[dim] for dim, size in enumerate(tile.shape) if dim not in along)
-        if len(along) > 1 or inside >= distance:
+        inside += sum((tile.shape[dim] - 1) * self.in_row(tile, tile.strides[dim]) for dim, width in widths.items() if not width)
+        if len(places) > 1 or inside >= (tile.strides[places[0].dim] if places else distance):
             raise _Crossed
-        dim = along[0] if along else None
-        return _Run(tuple(move // distance for move in moves), 1 if dim is None else tile.shape[dim], dim)
+        steps = tuple(move // distance for move in moves)
+        return _Run(steps, tile.shape[places[0].dim] // places[0].width, places[0]) if places else _Run(steps, 1, None)
+
+    def width(self, tile: Tile, dim: int) -> int:
+        """How many neighbours along a dimension are in one row; 0 if it does not go through rows."""
+        distance, step = self.distances[tile.buffer], tile.strides[dim]
+        if step == distance:
+            return 1
+        whole = not self.of_operand(tile) and 0 < step < distance and step * tile.shape[dim] == distance * self.extent
+        return distance // step if whole and distance % step == 0 else 0
+
+    def in_row(self, tile: Tile, step: int) -> int:
+        """How far a step leads among the rows of a tile: nowhere where it leads from all rows to others behind them."""
+        rows = self.capacity * self.rows if self.of_operand(tile) else self.extent
+        return step if step % (self.distances[tile.buffer] * rows) else 0
