@@ -334,7 +334,7 @@ def test_graphs_in_which_others_than_kernels_compute_have_no_first_slices() -> N
     assert opt.costs.parts == {}
 
 
-def test_without_time_to_ask_other_sizes_are_the_function_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_time_to_ask_other_sizes_are_the_function_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("mugraph.api._mostly_as_it_is", lambda whole: True)
     x = drawn(5, 16)
 
@@ -355,3 +355,6 @@ def test_without_time_to_ask_other_sizes_are_the_function_itself(monkeypatch: py
         x = drawn(size, 16)
         torch.testing.assert_close(made(x), whole(x), rtol=1e-5, atol=1e-6)
     assert [*made.specializations] == [(8,)], "nothing was compiled for 7"
+    assert "1 sizes measured, with kernels for themselves alone" in repr(made)
+    with pytest.raises(StorageError, match="no muGraph of the table acts on slices"):
+        made.save(tmp_path / "range")

@@ -231,7 +231,7 @@ class DynamicSuperoptimized(Shared):
             raise StorageError(f"{why}; save the results of its `table`, which mugraph.load reads, one size each")
         if self.sliced is None:
             raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
-        table = {size: result for (size,), result in self.table.items() if self.sliced.is_acted_on_by(result.graph)}
+        table = {size: result for (size,), result in self.table.items() if self.is_of_slices(size, result)}
         if not table:
             raise StorageError("no muGraph of the table acts on slices, and nothing else is saved")
         costs = replace(self.costs, kernels=all_seconds(table), own={})
@@ -305,7 +305,8 @@ class DynamicSuperoptimized(Shared):
             least, low = min(self.batches.tables), self.batches.samples.dim.low
             held = "which hold all sizes" if least <= low else f"the function itself answers below {least}"
             return f"<DynamicSuperoptimized for {ranges}: {len(self.batches.tables)} batches, {held}>"
-        covers = "which cover all others" if self.costs.kernels else "none faster than the function itself, which answers"
+        none = "with kernels for themselves alone" if self.costs.alone else "none faster than the function itself, which answers"
+        covers = "which cover all others" if self.costs.kernels else none
         how = f"{len(self.specializations)} compiled" if self.slices is None else covers
         return f"<DynamicSuperoptimized for {ranges}: {len(self.table)} sizes measured, {how}>"
 
