@@ -225,12 +225,15 @@ def superoptimize(
             return _in_pieces(call, given, settings, deadline, tell, refusal)
         if not divisible or not _may_be_divided(problem.program):
             return superoptimized(problem, settings, deadline, tell)
-        whole = superoptimized(problem, settings, Deadline(deadline.share(_share_of_whole(problem.program))), tell)
+        divided = replace(settings, divisible=True)
+        whole = superoptimized(problem, divided, Deadline(deadline.share(_share_of_whole(problem.program))), tell)
         if (whole.found and not _mostly_as_it_is(whole)) or whole.report.interrupted or deadline.passed:
             return whole
         with suppress(InvalidInput, UnsupportedOperator):  # what is no reason to lose the whole: it calls the function
             if (pieces := _in_pieces(call, given, settings, deadline, tell, whole)).found:
                 return pieces
+        if whole.report.search.get("left_to_pieces") and not deadline.passed:
+            return superoptimized(problem, settings, deadline, tell)
         return whole
 
 

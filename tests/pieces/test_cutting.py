@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import mugraph
 from mugraph import api
-from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch
+from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import record
 from mugraph.frontend.files import load_function
 from mugraph.frontend.recorded_graph import recorded_graph
@@ -21,6 +21,9 @@ from mugraph.pieces import cutting, piece_optimizer
 from mugraph.pieces.cutting import _before_calls, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.selection import whole_programs
+from mugraph.selection.contestants import Contestant, Proved
+from mugraph.selection.qualification import Qualifier
 from mugraph.selection.whole_programs import OptimizationSettings, Problem, superoptimized
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback
@@ -361,20 +364,74 @@ def without_time(problem: Problem, settings: OptimizationSettings, deadline: Dea
     return superoptimized(problem, settings, Deadline(0.0), tell)
 
 
+def rows(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Two products of normalised rows."""
+    for weight in (one, other):
+        x = torch.tanh(x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1) @ weight)
+    return x
+
+
+ROWS = torch.randn(8, 16), torch.randn(16, 16), torch.randn(16, 16)
+
+
 def test_a_program_of_which_nothing_was_found_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no parts of tensors: what refuses it as a whole, here the time, may not refuse its pieces."""
-
-    def block(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        for weight in (one, other):
-            x = torch.tanh(x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1) @ weight)
-        return x
-
     monkeypatch.setattr(api, "superoptimized", without_time)
-    inputs = (torch.randn(8, 16), torch.randn(16, 16), torch.randn(16, 16))
-    opt = mugraph.superoptimize(block, inputs, budget=60.0, profile=False, cache="off")
+    opt = mugraph.superoptimize(rows, ROWS, budget=60.0, profile=False, cache="off")
     assert opt.found
     assert not opt.is_one_program
-    torch.testing.assert_close(opt(*inputs), block(*inputs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(opt(*ROWS), rows(*ROWS), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def without_bound(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of `rows` as a whole nothing is proved, as where its degrees are too large; the operators of each program tried."""
+    tried, prove = list[int](), Qualifier._proved
+
+    def proved(qualifier: Qualifier, entry: Contestant, name: str) -> Proved | None:
+        tried.append(len(qualifier.program.kernels()))
+        return None if tried[-1] == max(tried) else prove(qualifier, entry, name)
+
+    monkeypatch.setattr(whole_programs, "is_beyond_tests", lambda *_: True)
+    monkeypatch.setattr(Qualifier, "_proved", proved)
+    return tried
+
+
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_of_a_whole_without_a_bound_little_is_tried_before_its_pieces(without_bound: list[int], budget: float | None) -> None:
+    opt = mugraph.superoptimize(rows, ROWS, budget=budget, profile=False, cache="off")
+    assert opt.found
+    assert not opt.is_one_program
+    assert without_bound.count(max(without_bound)) == 1
+    torch.testing.assert_close(opt(*ROWS), rows(*ROWS), rtol=1e-4, atol=1e-5)
+
+
+def test_a_whole_without_a_bound_is_searched_on_where_its_pieces_have_nothing(
+    without_bound: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*asked: object) -> Any:
+        raise UnsupportedOperator("there is nothing")
+
+    def recorded(problem: Problem, settings: OptimizationSettings, *asked: Any) -> Superoptimized:
+        divisible.append(settings.divisible)
+        return (superoptimized if settings.divisible else without_time)(problem, settings, *asked)
+
+    divisible: list[bool] = []
+    monkeypatch.setattr(api, "_in_pieces", nothing)
+    monkeypatch.setattr(api, "superoptimized", recorded)
+    opt = mugraph.superoptimize(rows, ROWS, profile=False, cache="off")
+    assert divisible == [True, False]
+    assert len(without_bound) == 1
+    assert not opt.report.search["left_to_pieces"]
+
+
+def test_a_whole_whose_first_kernels_are_proved_is_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_programs, "is_beyond_tests", lambda *_: True)
+    opt = mugraph.superoptimize(rows, ROWS, profile=False, cache="off", seed=0)
+    assert opt.is_one_program
+    assert not opt.report.search["left_to_pieces"]
+    monkeypatch.undo()
+    assert opt.graph == mugraph.superoptimize(rows, ROWS, profile=False, cache="off", seed=0).graph
 
 
 def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:

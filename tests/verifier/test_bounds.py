@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,9 @@ from mugraph.verifier.bounds import Difference, Function, Terms, difference_of
 from mugraph.verifier.degree_bounds import Fraction as Bounds
 from mugraph.verifier.degree_bounds import Magnitudes
 from mugraph.verifier.parallel_axes import shared_slice
+from mugraph.verifier.random_tests import is_beyond_tests
 from mugraph.verifier.root_semantics import Factored
-from mugraph.verifier.semantics import beyond_rational
+from mugraph.verifier.semantics import Semantics, beyond_rational
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 from .graphs import FP32, attention, fused_rmsnorm, online_attention, program, rmsnorm
@@ -78,6 +80,23 @@ def test_reduced_numerators_stay_within_the_bounds(name: str) -> None:
             assert abs(Fraction(element).numerator) <= 2**bound.bits * largest**bound.degree
             checked += 1
     assert checked > 100
+
+
+@pytest.mark.parametrize(("layers", "beyond"), [(1, False), (2, True)])
+def test_programs_of_too_large_degrees_have_no_bound_beside_anything(layers: int, beyond: bool) -> None:
+    torch = pytest.importorskip("torch")
+
+    def attended(x: Any) -> Any:
+        for _ in range(layers):
+            x = torch.softmax(x @ x.T, -1) @ x
+            x = x / ((x * x).mean(-1, keepdim=True) + 1).sqrt()
+        return x
+
+    graph, other = (trace(fn, (torch.randn(4, 16),)).graph for fn in (attended, lambda x: attended(x * 1.0)))
+    assert is_beyond_tests(graph) is beyond
+    for semantics in Semantics.FREE, Semantics.PROPERTIES, Semantics.ROOTS:
+        bounded = difference_of(graph, other, semantics=semantics).rounds_for(2**-40) is not None
+        assert not (beyond and bounded)
 
 
 def test_degrees_of_simple_programs() -> None:

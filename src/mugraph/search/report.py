@@ -123,6 +123,9 @@ class SearchReport:
     """Whether no muGraph can be so much better than what was found that it would be worth looking for."""
     refused: str | None = None
     """Why the program was not searched at all."""
+    left_to_pieces: bool = False
+    """Whether it ended with what it found first, of which nothing was proved, for the degrees of the program are too large for
+    tests: pieces of it come first."""
     segments: int = 0
     """Into how many programs a long one was divided; what was searched completely of them says nothing of the whole."""
     best_seconds: float | None = None

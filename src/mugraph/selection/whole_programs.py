@@ -40,6 +40,7 @@ from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, silent
 from mugraph.support.store import Mode, Store, digest_of
 from mugraph.targets.machine import Machine
+from mugraph.verifier import is_beyond_tests
 from mugraph.verifier.certificate import digest as graph_digest
 from mugraph.verifier.float_checks import Runner
 from mugraph.verifier.random_tests import check_max_error
@@ -81,6 +82,9 @@ class OptimizationSettings:
     """Whether earlier calls with as much time answer that there was too little of it."""
     rival: str = "the program"
     """What kernels of a program are to beat."""
+    divisible: bool = False
+    """Whether pieces of the program are tried where nothing is found of it as a whole: where tests of the whole can have no
+    bound, the search ends unless something of what it finds first is proved."""
 
     def __post_init__(self) -> None:
         check_evidence(self.seed, self.max_error, self.evidence)
@@ -116,6 +120,7 @@ class OptimizationSettings:
             "hidden": {name: digest_of(np.packbits(where).tobytes().hex()) for name, where in hidden.items()},
             "candidates": self.most,
             "rival": self.rival if problem.own is None else "the function",
+            "divisible": self.divisible,
         }
 
 
@@ -324,9 +329,13 @@ def _optimized(prepared: _Prepared, wanted: OptimizationSettings, tell: Progress
 def _found(
     inquiry: Inquiry, prepared: _Prepared, wanted: OptimizationSettings, measured: bool, tell: ProgressCallback
 ) -> tuple[Found, list[Contestant]]:
-    """What a search finds and, within a budget, what of that which it finds first was compiled and proved before it goes on."""
+    """What a search finds and, within a budget or where little is likely to be proved, what of that which it finds first was
+    compiled and proved before it goes on."""
     qualifier, early = prepared.qualifier, list[Contestant]()
-    if wanted.like is not None or qualifier.deadline.budget is None or not inquiry.may_end_early:
+    if wanted.like is not None or not inquiry.may_end_early:
+        return inquiry.found(qualifier.deadline, tell), early
+    doubtful = wanted.divisible and wanted.evidence == "bounded" and is_beyond_tests(prepared.problem.program, wanted.max_error)
+    if qualifier.deadline.budget is None and not doubtful:
         return inquiry.found(qualifier.deadline, tell), early
     found, better = inquiry.first(qualifier.deadline, tell)
     if found.report.interrupted:
@@ -335,7 +344,10 @@ def _found(
     if measured:
         early = qualifier.first_proved(proposals, prepared.problem.inputs)
     else:  # where the first one fails, others of the same search may fail as it did, while the search knows of better ones
-        qualifier.compile_and_prove(proposals[:1] if better else proposals, most=1)
+        qualifier.compile_and_prove(proposals[:1] if better or doubtful else proposals, most=1)
+    if doubtful and isinstance(found, SearchResult) and qualifier.tried and not qualifier.proved:
+        report = replace(found.report, settled=False, left_to_pieces=True)
+        return replace(found, candidates=found.candidates[: len(qualifier.tried)], report=report), early
     if wanted.enough is not None:
         qualifier.end_after(wanted.enough)
     if better and isinstance(found, SearchResult) and qualifier.may_prove_another:

@@ -180,6 +180,16 @@ def are_large(a: Graph, b: Graph, known: Known = NOTHING) -> bool:
     return len(a.kernels()) > _MANY_OPERATORS or _Verification(*_sides(a, b, known), 0.5, None, None).is_large
 
 
+def is_beyond_tests(graph: Graph, max_error: float = 2**-40) -> bool:
+    """Whether the degrees of a kernel graph alone are too large for a bound of tests: of what equals it, proofs in pieces at most
+    have one (`mugraph.verifier.cut_points`)."""
+    own = _Verification(*_sides(graph, graph, NOTHING), max_error, None, None)
+    return all(
+        difference_of(own.slice.left, own.slice.right, semantics=semantics).rounds_for(max_error) is None
+        for semantics in (Semantics.FREE, Semantics.ROOTS)
+    )
+
+
 def late(deadline: float | None) -> bool:
     """Whether a time of the monotonic clock has passed."""
     return deadline is not None and time.monotonic() > deadline
