@@ -108,7 +108,6 @@ def test_a_product_and_a_sum_are_one_program_where_it_wins() -> None:
 def test_steps_are_put_together_only_to_be_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(piece_optimizer, "against", lambda *_: LOST)
-    monkeypatch.setattr(piece_optimizer, "still_counts", lambda *_: True)  # as where the machine is as busy as before
     ((piece, result),) = planned(Decided(WON)).results.items()
     made: list[str] = []
     for rival in ("one", "one", "another", "one"):

@@ -19,8 +19,6 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _PROCESSOR = Path("/proc/cpuinfo")
 _MEMORY = Path("/proc/meminfo")
 _SCHEDULED = Path("/proc/self/schedstat")
-_BUSY = 2.0
-"""A load per core at which threads wait so long for each other that what is measured is only good for the day."""
 
 
 def host_cpu() -> Device:
@@ -83,11 +81,6 @@ def free_memory() -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return host_cpu().device_memory_bytes
-
-
-def is_busy() -> bool:
-    """Whether this machine has had more to do for a minute than this process and its compilers."""
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY * available_cores()
 
 
 def slowdown() -> float:

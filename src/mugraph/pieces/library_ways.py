@@ -22,7 +22,7 @@ from mugraph.frontend.torch_casts import tensor_of
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way
 from mugraph.pieces.packed_weights import packed
-from mugraph.runtime.benchmarking import in_turns, still_counts, with_load
+from mugraph.runtime.benchmarking import in_turns, still_counts, while_serving
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
 from mugraph.support.store import Store, digest_of
@@ -109,7 +109,7 @@ class Library:
                     self._times[key] = tuple(float(seconds) for seconds in record["seconds"])
         if key not in self._times and not deadline.passed:
             self._times[key] = measure(deadline)
-            self._store.put(KIND, key, with_load({"seconds": list(self._times[key])}, self._serving))
+            self._store.put(KIND, key, while_serving({"seconds": list(self._times[key])}, self._serving))
         return self._times.get(key)
 
 

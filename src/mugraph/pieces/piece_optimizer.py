@@ -32,7 +32,7 @@ from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
-from mugraph.runtime.benchmarking import Duel, duel, in_turns, raised_as_they_were, still_counts, with_load
+from mugraph.runtime.benchmarking import Duel, duel, in_turns, raised_as_they_were, still_counts, while_serving
 from mugraph.search.constraints import SearchSpace
 from mugraph.search.executors import Workers, check_workers
 from mugraph.selection.qualification import Evidence
@@ -449,7 +449,7 @@ class Optimizer:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(record)
         outcome = against(piece, result, module())
-        store.put(KIND, key, with_load(outcome.to_json(), self.options.background))
+        store.put(KIND, key, while_serving(outcome.to_json(), self.options.background))
         return outcome
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from mugraph.devices.host import is_busy, slowdown
+from mugraph.devices.host import slowdown
 
 M = TypeVar("M")
 
@@ -204,14 +204,17 @@ def quickest(sides: Sequence[Callable[[], object]]) -> int:
     return times.index(min(times))
 
 
-def with_load(document: Mapping[str, Any], serving: bool = False) -> dict[str, Any]:
-    """A document of something measured now, which says whether the machine was busy or this process was `serving` a model."""
-    return {**document, "busy": serving or is_busy()}
+def while_serving(document: Mapping[str, Any], serving: bool) -> dict[str, Any]:
+    """A document of something measured now, which says whether this process was `serving` a model."""
+    return {**document, "serving": serving}
 
 
-def still_counts(document: Mapping[str, Any], serving: bool = False) -> bool:
-    """Whether what was measured then need not be measured now; what was under load stands as long as there is load."""
-    return not document.get("busy", False) or serving or is_busy()
+def still_counts(document: Mapping[str, Any], serving: bool) -> bool:
+    """Whether what was measured then need not be measured now, whatever the load was then and is now.
+
+    What was measured beside a model, which favours what makes few calls, stands where there is one again.
+    """
+    return serving or not document.get("serving", False)
 
 
 def _of_side(number: int, measure: Callable[..., M], *given: Any) -> M:

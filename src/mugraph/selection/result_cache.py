@@ -24,7 +24,6 @@ from mugraph.ir.graph import Graph
 from mugraph.results.data import Candidate, Report, SpotCheck
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
-from mugraph.runtime.benchmarking import still_counts, with_load
 from mugraph.selection.contestants import Contestant
 from mugraph.selection.qualification import Qualifier
 from mugraph.support.store import Store, digest_of
@@ -89,7 +88,7 @@ class ResultCache:
 
     def document(self, result: Superoptimized) -> dict[str, Any]:
         """A result as JSON values, which `checked` reads."""
-        document = {
+        return {
             "about": self._about(result),
             "best": result.best.to_json(),
             "candidates": [candidate.to_json() for candidate in result.candidates],
@@ -98,7 +97,6 @@ class ResultCache:
             "budget": self.budget,
             "asked": self.budget if self.asked is None else self.asked,
         }
-        return with_load(document)
 
     def _about(self, result: Superoptimized) -> str:
         """A line for who lists what is kept: the program with its inputs, the target, and how it ended."""
@@ -184,12 +182,12 @@ class ResultCache:
             self.store.remove(KIND, self.key)
 
     def _sufficient(self, document: Mapping[str, Any]) -> bool:
-        """Whether a kept result answers the question: with as much time, and under load only as long as there is load."""
+        """Whether a kept result answers the question: it was found, or nothing was, in as much time."""
         if _unhurried(document):
             return True
         if not document["report"]["found"]:
             starved = self.budget is None or self.budget > _STARVED * document["budget"]
-            if starved or not (self.unfinished and still_counts(document)):
+            if starved or not self.unfinished:
                 return False
         budget = self.budget if self.asked is None else self.asked
         return budget is not None and budget <= _MUCH_MORE * document["asked"]
