@@ -54,6 +54,26 @@ def test_what_is_drawn_is_prime_and_as_large_as_is_said(modulus: int, count: boo
     assert pow(omega, q, p) == 1
 
 
+@pytest.mark.parametrize("modulus", [8, 24, 840])
+def test_counting_ends_where_there_are_enough(monkeypatch: pytest.MonkeyPatch, modulus: int) -> None:
+    """And what is drawn is what a draw that counts them all has first."""
+    real, found = residue_fields.is_prime_above, list[int]()
+
+    def told(q: int, p: int) -> bool:
+        if is_one := real(q, p):
+            found.append(p)
+        return is_one
+
+    monkeypatch.setattr(residue_fields, "is_prime_above", told)
+    for seed in range(3):
+        found.clear()
+        p, q, _ = residue_fields.draw(random.Random(seed), modulus, True)
+        assert len({*found}) == residue_fields.p_count(modulus)
+        assert p == found[0]
+        assert all(is_prime(each) and (each - 1) % q == 0 for each in found)
+        assert p == residue_fields.draw(random.Random(seed), modulus, False).p
+
+
 def test_few_primes_are_counted_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A draw that has to count says so where fewer go with q than the bound rests on."""
     monkeypatch.setattr(residue_fields, "p_count", lambda modulus: 10**6)

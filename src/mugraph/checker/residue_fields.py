@@ -118,8 +118,10 @@ class Primes(NamedTuple):
 def draw(rng: random.Random, modulus: int, count: bool) -> Primes:
     """Random primes, both -1 modulo `modulus`.
 
-    With `count`, p is one of at least `p_count` that go with q; raises Undefined when the q drawn have too few.
+    With `count`, p is one of at least `p_count` that go with q, and more are not looked for: the first in a random order is as
+    random whether others follow or not. Raises Undefined when the q drawn have too few.
     """
+    least = p_count(modulus) if count else 1
     for _ in range(Q_TRIES):
         q = 0
         while not is_prime(q):
@@ -127,8 +129,8 @@ def draw(rng: random.Random, modulus: int, count: bool) -> Primes:
         candidates = sieved(range(_smallest(q, modulus), q << factor_bits(modulus), modulus * q))
         rng.shuffle(candidates)
         primes = (p for p in candidates if is_prime_above(q, p))
-        found = list(primes if count else itertools.islice(primes, 1))
-        if len(found) >= (p_count(modulus) if count else 1):
+        found = list(itertools.islice(primes, least))
+        if len(found) >= least:
             p = found[0]
             omega = 1
             while omega == 1:
