@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +16,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.ir.dtypes import DType
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
 from mugraph.runtime import build
@@ -271,6 +276,93 @@ def test_tensors_a_function_closes_over_are_inputs() -> None:
     traced = assert_agrees(lambda x: linear(x) @ M.t(), X)
     assert traced.graph.input_names == ("x", "linear.weight", "linear.bias", "M")
     assert traced.captured[2] is M or torch.equal(traced.captured[2], M)
+
+
+class Recordings:
+    """Functions that bring tensors along, and how often PyTorch records them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.real = torch.export.export
+        monkeypatch.setattr(torch.export, "export", self.export)
+
+    def export(self, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        return self.real(*args, **kwargs)
+
+    def of(self, fn: Callable[..., Any], x: torch.Tensor = X) -> int:
+        """How often it is recorded to be a program, which is right."""
+        self.count = 0
+        traced = trace(fn, x)
+        count = self.count
+        arrays = [tensor.double().numpy() for tensor in traced.flatten((x,), {})]
+        (got,) = evaluate(traced.graph, arrays, FloatArithmetic())
+        torch.testing.assert_close(torch.from_numpy(got), fn(x))
+        return count
+
+
+def test_what_a_function_captured_before_is_an_input_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings, held = Recordings(monkeypatch), {"w": M, "b": random(5, seed=4)}
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 2:
+            return held["b"].exp() + x @ held["w"]
+        return x @ held["w"] if x.shape[0] == 3 else (x @ held["w"] + held["b"]).exp()
+
+    assert [recordings.of(fn), recordings.of(fn)] == [2, 1]
+    assert recordings.of(fn, random(5, 4)) == 3  # one tensor more
+    assert recordings.of(fn, random(6, 4)) == 1
+    assert recordings.of(fn, random(2, 4)) == 3  # in another order
+    assert recordings.of(fn) == 3  # one less
+    held["w"] = M + 1
+    assert recordings.of(fn) == 3  # another
+    held["w"] = M - 1
+    gc.collect()
+    assert recordings.of(fn) == 2  # another, and nobody has the one before
+    held["w"].mul_(2)
+    assert recordings.of(fn) == 1
+
+
+def test_what_was_captured_before_decides_nothing() -> None:
+    """A tensor whose values a function looks at is refused as where it is captured the first time, and recorded again after."""
+    held: list[Any] = [M, False]
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x @ held[0] if not held[1] or held[0].sum() > 0 else x
+
+    trace(fn, X)
+    held[1] = True
+    with pytest.raises(UnsupportedOperator, match="depends on the values of a tensor"):
+        trace(fn, X)
+    held[1] = False
+    assert len(trace(fn, X).captured) == 1
+
+
+def test_what_is_kept_in_mind_keeps_no_tensor_and_no_function_alive() -> None:
+    class Called:
+        __slots__ = ("weight",)
+
+        def __init__(self) -> None:
+            self.weight = random(4, 5)
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight
+
+    for _ in range(2):
+        assert len(trace(Called(), X).captured) == 1  # takes no weak references
+
+    def gone_after() -> list[weakref.ref[Any]]:
+        weight = random(4, 5)
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x @ weight
+
+        assert len(trace(fn, X).captured) == 1
+        return [weakref.ref(fn), weakref.ref(weight)]
+
+    gone = gone_after()
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
 
 
 def test_keys_that_differ_in_punctuation_only_are_inputs_of_their_own() -> None:

@@ -144,8 +144,11 @@ def test_capacities_hold_all_sizes_and_are_not_far_apart(low: int, high: int, mo
     assert all(2.7 * (smaller + more) >= larger + more for larger, smaller in pairwise(sizes))
 
 
-def test_each_program_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function at its example and at each size that is compared, the recorded calls at each of these, and the masked ones."""
+@pytest.mark.parametrize("brings", [False, True])
+def test_each_program_is_recorded_once(monkeypatch: pytest.MonkeyPatch, brings: bool) -> None:
+    """The function and the recorded calls at each size that is compared, and the masked ones; what a function brings along is
+    found the first time."""
+    weight = torch.randn(8) if brings else 2
     real, seen = torch.export.export, list[bool]()
 
     def export(*given: Any, **named: Any) -> Any:
@@ -153,6 +156,7 @@ def test_each_program_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(*given, **named)
 
     monkeypatch.setattr(torch.export, "export", export)
-    found = masked_function(lambda x: x.softmax(1), Declared.of({0: {1: Dim("keys", 1, 64)}}), (torch.randn(3, 8),), {})
+    declared = Declared.of({0: {1: Dim("keys", 1, 64)}})
+    found = masked_function(lambda x: x.softmax(1) * weight, declared, (torch.randn(8, 8, 1),), {})
     assert seen.count(True) == 1
-    assert seen.count(False) == 2 + 2 * len(found.sizes)
+    assert seen.count(False) == 1 + brings + 2 * len(found.sizes)

@@ -84,9 +84,11 @@ class Comparison:
     present_question: str
 
 
-def compared(fn_a: Subject, fn_b: Subject | Traced, example_inputs: Any = None, *, for_all_weights: bool = False) -> Comparison:
-    """What `verify(fn_a, fn_b, example_inputs)` has to decide; subjects and examples are those of `mugraph.superoptimize`. The
-    second may have been traced before, with the same examples.
+def compared(
+    fn_a: Subject | Traced, fn_b: Subject | Traced, example_inputs: Any = None, *, for_all_weights: bool = False
+) -> Comparison:
+    """What `verify(fn_a, fn_b, example_inputs)` has to decide; subjects and examples are those of `mugraph.superoptimize`. Either
+    may have been traced before, with the same examples.
 
     With `for_all_weights`, captured tensors correspond by their names, where those of one function are all the other's too, else
     by order; they must agree in shape and dtype, and everything is asked for all their values. Raises InvalidInput where they

@@ -6,12 +6,14 @@ import contextlib
 import functools
 import io
 import logging
+import operator
 import re
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,6 +25,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.aten import ROWS
@@ -92,13 +95,15 @@ class Watch(TorchFunctionMode):
     """What a function reaches for while it runs, tensors with data, which it captures, and how tensors lie in memory; and what it
     returns.
 
-    Captured tensors that have a stand-in are replaced by it, so that nothing can depend on the values they have now.
+    Captured tensors that have a stand-in are replaced by it, so that nothing can depend on the values they have now. `reached`
+    are those that it captures, in the order in which it came to them.
     """
 
     def __init__(self, name: str, captured: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.name = name
         self.captured = list(captured)
+        self.reached: list[torch.Tensor] = []
         self.asks_for_strides = False
         self.returned: Any = None
         self._stand_ins: dict[int, torch.Tensor] = {}
@@ -136,11 +141,11 @@ class Watch(TorchFunctionMode):
         return self._stand_ins.get(id(value), value)
 
     def _instead_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) in self._stand_ins:
-            return self._stand_ins[id(tensor)]
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not any(tensor is known for known in self.captured):
-            self.captured.append(tensor)
-        return tensor
+        stand_in = self._stand_ins.get(id(tensor))
+        captured = stand_in is not None or type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if captured and not any(tensor is known for known in self.reached):
+            self.reached.append(tensor)
+        return tensor if stand_in is None else stand_in
 
 
 def _function_modes() -> list[Any]:
@@ -197,14 +202,48 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
     with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), reaching_the_operator():
         try:
             held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
-            recorder = Recorder(fn, arguments, Watch(name, ()), held)
-            program = _exported(recorder, examples)
-            if captured := tuple(recorder.watch.captured):
+
+            def recorded(captured: Sequence[torch.Tensor]) -> Recording:
                 recorder = Recorder(fn, arguments, Watch(name, captured), held)
-                program = _exported(recorder, [*examples, *captured])
-            return Recording(program, recorder, captured)
+                return Recording(_exported(recorder, [*examples, *captured]), recorder, tuple(captured))
+
+            if (again := _recorded_as_before(fn, recorded)) is not None:
+                return again
+            found = recorded(())
+            if captured := found.recorder.watch.reached:
+                found = recorded(captured)
+                _remember(fn, captured)
+            return found
         except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
             raise _explained(name, error) from error
+
+
+_CAPTURED_BEFORE: MutableMapping[Callable[..., Any], list[weakref.ref[torch.Tensor]]] = WeakIdKeyDictionary()
+"""Weak references to the tensors that a function captured when it was recorded last, by function."""
+
+
+def _remember(fn: Callable[..., Any], captured: Sequence[torch.Tensor]) -> None:
+    """Keep in mind what a function captures, unless it is an object that takes no weak references."""
+    with contextlib.suppress(TypeError):
+        _CAPTURED_BEFORE[fn] = [weakref.ref(tensor) for tensor in captured]
+
+
+def _recorded_as_before(fn: Callable[..., Any], recorded: Callable[[list[torch.Tensor]], Recording]) -> Recording | None:
+    """The function as it is recorded with inputs for what it captured before; None where that is not what it captures now, in the
+    same order, or where it cannot be recorded so: then it is found out anew."""
+    try:
+        references = _CAPTURED_BEFORE.get(fn, [])
+    except TypeError:  # no weak references
+        return None
+    captured = [tensor for reference in references if (tensor := reference()) is not None]
+    if not captured:
+        return None
+    try:
+        found = recorded(captured)
+    except (Exception, SystemExit):  # whatever the function raises, it raises again
+        return None
+    reached = found.recorder.watch.reached
+    return found if len(reached) == len(captured) and all(map(operator.is_, reached, captured)) else None
 
 
 def recorded_at_all_sizes(

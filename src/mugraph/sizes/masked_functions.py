@@ -97,8 +97,6 @@ def masked_function(
         with asked_outside_torch() as asked:
             found = masked_as_recorded(fn, declared, args, kwargs, deadline)
             sizes, name = found.sizes, found.dim.name
-            check_time(deadline, "what it returns")
-            check_memory(trace(fn, dict(kwargs) or tuple(args)))
             programs = dict[int, Traced]()
             for size in sizes:
                 check_time(deadline, f"what it is at size {size} of {name}")
@@ -140,6 +138,19 @@ def masked_as_recorded(
     return MaskedFunction(dim, graph, tuple(given), structure, program.call_spec.out_spec, original, sizes)
 
 
+class _AsRecorded(torch.nn.Module):
+    """Recorded calls that are called as the function is. The tensors that they bring along are this module's, which is recorded
+    once: those in the closure of a function have to be found first."""
+
+    def __init__(self, calls: fx.GraphModule, unflatten: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
+        self.calls = calls
+        self.unflatten = unflatten
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.unflatten(self.calls(*tree_flatten((args, kwargs))[0]))
+
+
 def _with_own_tensors(program: ExportedProgram) -> fx.GraphModule:
     """A recorded function as a graph of its arguments alone: the tensors that it brings along are the module's."""
     tensors: dict[str, torch.Tensor] = {}
@@ -159,15 +170,14 @@ def _with_own_tensors(program: ExportedProgram) -> fx.GraphModule:
 def _checked_program(
     fn: Callable[..., Any], found: MaskedFunction, size: int, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Traced:
-    """The recorded calls at a size as a program; raises SizeMatters unless that of the function is proved to be the same."""
-
-    def as_recorded(*args: Any, **kwargs: Any) -> Any:
-        return found.unflatten(at_size(*tree_flatten((args, kwargs))[0]))
-
+    """The recorded calls at a size as a program; raises SizeMatters unless that of the function is proved to be the same, and
+    its results are memory of their own."""
     at_size = concrete(found.original, tree_flatten((tuple(args), dict(kwargs)))[0])
     examples = dict(kwargs) or tuple(args)
-    program = trace(as_recorded, examples)
-    pair = compared(fn, program, examples)
+    asked = trace(fn, examples)
+    check_memory(asked)
+    program = trace(_AsRecorded(at_size, found.unflatten), examples)
+    pair = compared(asked, program, examples)
     if pair.mismatch is not None or not verify_graphs(pair.left, pair.right).equivalent:
         raise SizeMatters(f"its program at size {size} is another one than is recorded for all sizes")
     return program
