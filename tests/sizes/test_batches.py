@@ -176,7 +176,7 @@ def test_the_command_asks_whose_function_it_is(folder: Path, tmp_path: Path, cap
     told = json.loads(capsys.readouterr().out)
     assert (told["outcome"], told["parts"]["samples"]["status"]) == ("accepted", "checked")
     for other in ("thrice", "mixed"):
-        assert check_range_of_batches(folder, f"{file}:{other}", None, json_output=False) == 1
+        assert check_range_of_batches(folder, f"{file}:{other}", rounds=1, json_output=False) == 1
         assert "function  refused" in capsys.readouterr().out
 
 

@@ -129,7 +129,7 @@ def test_the_command_asks_whose_function_it_is(folder: Path, tmp_path: Path, cap
     assert check_range(folder, f"{file}:scores", None, json_output=False) == 0
     assert "acts on slices for every size from 1 to 20 of batch" in capsys.readouterr().out
     for other in ("others", "at_seven"):
-        assert check_range(folder, f"{file}:{other}", None, json_output=False) == 1
+        assert check_range(folder, f"{file}:{other}", rounds=1, json_output=False) == 1
         assert "function  refused" in capsys.readouterr().out
     wrong = changed(
         folder, tmp_path / "w", "sizes.json", lambda document: document["structure"]["dict"].update(n={"constant": 3})
