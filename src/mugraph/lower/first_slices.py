@@ -63,10 +63,9 @@ def _with_count(graph: Graph, launch: Launch, sizes: dict[Value, int], slices: S
     which has those of its inputs."""
     kernel = launch.kernel
     operands = dict(zip((*kernel.inputs, *kernel.outputs), (*launch.inputs, *launch.outputs), strict=True))
-    given = {name: (sizes[value],) for name, value in operands.items() if value in sizes}
-    outputs = {name: _sizes(kernel, name, graph, operands[name], slices.capacity) for name in kernel.outputs}
-    for chosen in product(*(given | outputs).values()):
-        known = dict(zip(given | outputs, chosen, strict=True))
+    given = {name: sizes[value] for name, value in operands.items() if value in sizes}
+    for chosen in product(*(_sizes(kernel, name, graph, operands[name], slices.capacity) for name in kernel.outputs)):
+        known = given | dict(zip(kernel.outputs, chosen, strict=True))
         if (found := _first_slices(kernel, known, slices.capacity, stops)) is not None:
             break
     else:

@@ -1,8 +1,8 @@
 """Which larger programs of a graph were tried before: with as much time, later processes try no others.
 
 What became of those that were tried is kept by program, as of all (`mugraph.selection.result_cache`). Without a list of them each
-process would spend the time that this saves on larger programs that those before had no time for. How busy
-the machine was then, and is now, makes no difference.
+process would spend the time that this saves on larger programs that those before had no time for. How busy the
+machine was then, and is now, makes no difference.
 """
 
 from __future__ import annotations
