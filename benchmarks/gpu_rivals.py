@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mugraph.frontend.torch_casts import DTYPES
+from mugraph.frontend.operators.torch_casts import DTYPES
 from mugraph.frontend.workload_functions import EPSILON
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.runtime.baselines import COMPILE_MODES, EAGER

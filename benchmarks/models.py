@@ -47,8 +47,8 @@ import model_rivals
 import token_rates
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
-from mugraph.frontend.graph_passes import with_arrangements
-from mugraph.frontend.partition import Partition, partition
+from mugraph.frontend.partitioning.partition import Partition, partition
+from mugraph.frontend.rewriting.graph_passes import with_arrangements
 from mugraph.integrations.torch_compile import compilations
 
 RESULTS = Path(__file__).parent / "results"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mugraph
+import mugraph.frontend
 
 ROOT = Path(mugraph.__file__).parent
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
@@ -89,7 +90,28 @@ def test_few_modules_stand_at_the_root() -> None:
     }
 
 
-@pytest.mark.parametrize("package", ["frontend", "ir", "ir.ops"])
+def parts_of(package: str) -> dict[str, set[str]]:
+    """The packages inside of one, each with those beside it that its modules import."""
+    known, place = modules(), len(package.split("."))
+    parts: dict[str, set[str]] = {}
+    for module, file in known.items():
+        if module.startswith(f"{package}.") and file.parent != known[package].parent:
+            inside = parts.setdefault(module.split(".")[place], set())
+            inside |= {name.split(".")[place] for name in imports(module, known) if name.startswith(f"{package}.")}
+    return {part: names & parts.keys() - {part} for part, names in parts.items()}
+
+
+def test_parts_of_the_frontend_import_only_those_that_stand_above_them_in_its_list() -> None:
+    listed = re.findall(r"^- `(\w+)`:", mugraph.frontend.__doc__ or "", re.MULTILINE)
+    parts = parts_of("frontend")
+    assert sorted(listed) == sorted(parts)
+    assert {part: names - set(listed[: listed.index(part)]) for part, names in parts.items()} == {part: set() for part in parts}
+
+
+FRONTEND = ("calls", "onnx", "operators", "partitioning", "recording", "rewriting", "symbolic_sizes")
+
+
+@pytest.mark.parametrize("package", ["frontend", *(f"frontend.{part}" for part in FRONTEND), "ir", "ir.ops"])
 def test_packages_of_many_modules_say_what_is_in_them(package: str) -> None:
     known = modules()
     said = ast.get_docstring(ast.parse(known[package].read_text())) or ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from mugraph.devices import device_for, resolved
 from mugraph.errors import BudgetExceeded, ExceedsMemory, InvalidInput, MugraphError, NotEquivalent, UnsupportedOperator
 from mugraph.frontend import record, require_torch
-from mugraph.frontend.calling import arguments_of
+from mugraph.frontend.calls.calling import arguments_of
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
 from mugraph.ir.cores import has_lookups
@@ -57,7 +57,7 @@ from mugraph.verifier.counterexamples import Counterexample
 from mugraph.verifier.random_tests import mismatched
 
 if TYPE_CHECKING:
-    from mugraph.frontend.torch_trace import RecordedCall
+    from mugraph.frontend.recording.torch_trace import RecordedCall
 
 
 class _Asked(TypedDict, total=False):
@@ -543,6 +543,6 @@ def _recorded(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[Record
 
 def _problem(call: RecordedCall, example_inputs: ExampleInputs) -> Problem:
     """The problem that a recorded call is; raises InvalidInput and UnsupportedOperator for what is no program."""
-    from mugraph.frontend.torch_trace import traced
+    from mugraph.frontend.recording.torch_trace import traced
 
     return function_problem(traced(call), call.fn, example_inputs)

@@ -26,7 +26,7 @@ from mugraph.checker.float_errors import measure
 from mugraph.checker.saved_files import graph_digest
 from mugraph.cli import main
 from mugraph.errors import MugraphError
-from mugraph.frontend.choices import greater
+from mugraph.frontend.operators.choices import greater
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic

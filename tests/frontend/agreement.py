@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
-from mugraph.frontend.pytree import Traced
+from mugraph.frontend.calls.pytree import Traced
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
@@ -34,7 +34,7 @@ def run(graph: Graph, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def assert_agrees(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     """Trace `fn` and check that the program gives what it gives: numbers, shapes, dtypes and structure."""
-    from mugraph.frontend.torch_trace import recorded_call, traced
+    from mugraph.frontend.recording.torch_trace import recorded_call, traced
 
     found = traced(recorded_call(fn, args, kwargs))
     with torch.no_grad():

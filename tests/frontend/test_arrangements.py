@@ -11,9 +11,9 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.frontend.graph_passes import Arrangement, arrangement_of, with_arrangements
-from mugraph.frontend.node_traits import isolated, program_of
-from mugraph.frontend.permuted_blocks import arranged
+from mugraph.frontend.rewriting.graph_passes import Arrangement, arrangement_of, with_arrangements
+from mugraph.frontend.rewriting.node_traits import isolated, program_of
+from mugraph.frontend.rewriting.permuted_blocks import arranged
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 

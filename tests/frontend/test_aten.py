@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend.aten import ROWS
+from mugraph.frontend.operators.aten import ROWS
 from mugraph.ir.program import Program
 
 from .agreement import positive, random, run

@@ -13,11 +13,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import attention as attention_module
 from mugraph.frontend import trace
-from mugraph.frontend.attention import causal_mask, hides_a_row
-from mugraph.frontend.partition import Partition, partition
-from mugraph.frontend.splice import Kernels, runnable, spliced
+from mugraph.frontend.operators import attention as attention_module
+from mugraph.frontend.operators.attention import causal_mask, hides_a_row
+from mugraph.frontend.partitioning.partition import Partition, partition
+from mugraph.frontend.partitioning.splice import Kernels, runnable, spliced
 from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
 from mugraph.search import search
@@ -162,7 +162,7 @@ def test_layers_look_at_their_mask_once(monkeypatch: pytest.MonkeyPatch) -> None
     def layers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return masked(torch.i0(masked(q, k, v, mask)), k, v, mask)
 
-    monkeypatch.setattr("mugraph.frontend.splice.hides_a_row", looking)
+    monkeypatch.setattr("mugraph.frontend.partitioning.splice.hides_a_row", looking)
     mask = additive(VISIBLE)
     with torch.no_grad():
         module = make_fx(layers, tracing_mode="fake")(QUERIES, KEYS, VALUES, mask)

@@ -11,8 +11,8 @@ import torch
 import mugraph
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
-from mugraph.frontend.calling import Positional, structure_of
-from mugraph.frontend.pytree import Traced
+from mugraph.frontend.calls.calling import Positional, structure_of
+from mugraph.frontend.calls.pytree import Traced
 
 from .agreement import assert_agrees, random
 

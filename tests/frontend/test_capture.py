@@ -14,8 +14,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import capture
-from mugraph.frontend.capture import captured
+from mugraph.frontend.recording import capture
+from mugraph.frontend.recording.capture import captured
 
 Function = Callable[..., Any]
 

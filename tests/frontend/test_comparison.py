@@ -17,8 +17,8 @@ from torch.utils._pytree import register_dataclass, tree_leaves
 
 from mugraph.api import verify
 from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend.calls.pytree import places_of_tensors
 from mugraph.frontend.comparison import Comparison, compared
-from mugraph.frontend.pytree import places_of_tensors
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch.export import ExportedProgram
 
-from mugraph.frontend import export, trace
-from mugraph.frontend.compiler_questions import asked_outside_torch, heard
+from mugraph.frontend import trace
+from mugraph.frontend.recording import export
+from mugraph.frontend.recording.compiler_questions import asked_outside_torch, heard
 
 X = torch.randn(4, 8)
 

@@ -15,8 +15,9 @@ from torch.export import ExportedProgram, exported_program
 from torch.nn import functional as F
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend import export, record
-from mugraph.frontend.composites import fewer_overrides
+from mugraph.frontend import record
+from mugraph.frontend.recording import export
+from mugraph.frontend.recording.composites import fewer_overrides
 
 X, SQUARE, IMAGE, Q = torch.randn(4, 8), torch.randn(8, 8), torch.randn(2, 4, 6, 6), torch.randn(2, 4, 8, 16)
 RECURRENT, GATED = torch.nn.RNN(8, 8), torch.nn.LSTM(8, 8, proj_size=4)

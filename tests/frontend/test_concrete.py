@@ -11,7 +11,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from mugraph.frontend.graph_passes import concrete, numbers_of
+from mugraph.frontend.rewriting.graph_passes import concrete, numbers_of
 
 
 @pytest.fixture(autouse=True)

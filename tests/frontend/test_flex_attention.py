@@ -15,9 +15,9 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 import mugraph
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend.flex_attention import OPERATOR, attention
-from mugraph.frontend.graph_passes import ready_to_cut
-from mugraph.frontend.torch_trace import recorded_call, traced
+from mugraph.frontend.recording.torch_trace import recorded_call, traced
+from mugraph.frontend.rewriting.flex_attention import OPERATOR, attention
+from mugraph.frontend.rewriting.graph_passes import ready_to_cut
 from mugraph.integrations import torch_compile
 from mugraph.ir.ops import OPERATORS
 from pairwise import pairwise

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import mugraph
-from mugraph.frontend.fused_layers import WRITTEN_OUT
+from mugraph.frontend.rewriting.fused_layers import WRITTEN_OUT
 from mugraph.integrations.torch_compile import compilations
 
 aten = torch.ops.aten

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mugraph.frontend.graph_passes import ready_to_cut, with_attention
-from mugraph.frontend.partition import partition
-from mugraph.frontend.torch_casts import note_roundings
+from mugraph.frontend.operators.torch_casts import note_roundings
+from mugraph.frontend.partitioning.partition import partition
+from mugraph.frontend.rewriting.graph_passes import ready_to_cut, with_attention
 
 aten = torch.ops.aten
 SHAPE = (2, 4, 16, 32)

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.calling import Positional, structure_of
-from mugraph.frontend.pytree import Traced
+from mugraph.frontend.calls.calling import Positional, structure_of
+from mugraph.frontend.calls.pytree import Traced
 
 from .agreement import random, run
 

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import mugraph
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.partition import partition
+from mugraph.frontend.partitioning.partition import partition
 from mugraph.integrations.torch_compile import compilations
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mugraph.frontend.export import recorded_at_all_sizes
-from mugraph.frontend.masked_axis import MaskedGraph, Slots, masked
-from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.frontend.recording.export import recorded_at_all_sizes
+from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph, Slots, masked
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
 from mugraph.sizes.capacities import AtCapacity
 
 KEYS = 6

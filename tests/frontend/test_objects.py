@@ -12,7 +12,7 @@ import torch
 
 import mugraph
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.objects import OpenObject, flat, opened
+from mugraph.frontend.calls.objects import OpenObject, flat, opened
 
 
 class Layer:

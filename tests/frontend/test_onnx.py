@@ -18,7 +18,7 @@ import mugraph
 from mugraph.cli import main
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.onnx import from_onnx, weights
-from mugraph.frontend.onnx_rows import ROWS
+from mugraph.frontend.onnx.rows import ROWS
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program

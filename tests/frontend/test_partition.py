@@ -10,10 +10,10 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.frontend.graph_passes import with_arrangements
-from mugraph.frontend.partition import Known, Partition, Piece, partition, piece_of
-from mugraph.frontend.splice import spliced
-from mugraph.frontend.torch_casts import lazy_module
+from mugraph.frontend.operators.torch_casts import lazy_module
+from mugraph.frontend.partitioning.partition import Known, Partition, Piece, partition, piece_of
+from mugraph.frontend.partitioning.splice import spliced
+from mugraph.frontend.rewriting.graph_passes import with_arrangements
 from mugraph.runtime import build
 from mugraph.testing.torch_functions import random_function
 
@@ -351,6 +351,6 @@ def test_what_decoders_call_is_taken_or_left_with_a_reason(name: str) -> None:
 @pytest.mark.parametrize("largest", [1, 4])
 @pytest.mark.parametrize("seed", range(25))
 def test_random_graphs_are_unchanged_by_being_split(seed: int, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.frontend.partition.LARGEST", largest)
+    monkeypatch.setattr("mugraph.frontend.partitioning.partition.LARGEST", largest)
     torch.manual_seed(seed)
     split(random_function(seed), randn(8, 8), randn(8, 8), randn(8, 8))

@@ -11,8 +11,8 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import mugraph
-from mugraph.frontend.graph_passes import ready_to_cut, with_padding_in_convolutions, with_slices, without_empty_parts
-from mugraph.frontend.partition import partition
+from mugraph.frontend.partitioning.partition import partition
+from mugraph.frontend.rewriting.graph_passes import ready_to_cut, with_padding_in_convolutions, with_slices, without_empty_parts
 
 X = torch.arange(48.0).reshape(4, 12)
 

@@ -15,9 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention
 import mugraph.integrations.torch_compile
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.partition import partition
-from mugraph.frontend.roundings import PrecisionOrigin, PrecisionStep, written_roundings
-from mugraph.frontend.torch_casts import note_roundings
+from mugraph.frontend.operators.roundings import PrecisionOrigin, PrecisionStep, written_roundings
+from mugraph.frontend.operators.torch_casts import note_roundings
+from mugraph.frontend.partitioning.partition import partition
 from mugraph.ir import DType, Graph
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from mugraph.errors import InvalidInput, StorageError
-from mugraph.frontend import saved_constants
-from mugraph.frontend.saved_constants import (
+from mugraph.frontend.calls import saved_constants
+from mugraph.frontend.calls.saved_constants import (
     ConstantsBeside,
     SavedConstant,
     check_last_inputs,

@@ -9,9 +9,9 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.frontend.graph_passes import viewed, with_views_of_results, without_copies
-from mugraph.frontend.partition import partition
-from mugraph.frontend.splice import spliced
+from mugraph.frontend.partitioning.partition import partition
+from mugraph.frontend.partitioning.splice import spliced
+from mugraph.frontend.rewriting.graph_passes import viewed, with_views_of_results, without_copies
 from mugraph.runtime import build
 
 Function = Callable[..., tuple[torch.Tensor, ...]]

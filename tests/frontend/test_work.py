@@ -9,8 +9,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.frontend.node_traits import CallWork, work_of_call
-from mugraph.frontend.partition import partition
+from mugraph.frontend.partitioning.partition import partition
+from mugraph.frontend.rewriting.node_traits import CallWork, work_of_call
 
 
 def calls(fn: Callable[..., Any], *inputs: torch.Tensor) -> dict[str, fx.Node]:

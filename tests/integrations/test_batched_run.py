@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mugraph.frontend.masked_parts import MaskedPart
+from mugraph.frontend.symbolic_sizes.masked_parts import MaskedPart
 from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.torch_compile import compilations
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from frontend.test_merged_rows import NOT_OF_ROWS
 from integrations.test_rows import ALL, compiled, rows
-from mugraph.frontend.row_parts import RowPart, row_parts
+from mugraph.frontend.symbolic_sizes.row_parts import RowPart, row_parts
 from mugraph.integrations import covered_graph, graph_sizes
 from mugraph.integrations.graph_sizes import _shares
 from mugraph.integrations.torch_compile import compilations

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mugraph.frontend.in_place import Changes, changes_written
+from mugraph.frontend.calls.in_place import Changes, changes_written
 from mugraph.integrations import torch_compile
 from pieces.caches import attention, by_index, by_index_copy, by_slice, returned
 

@@ -25,9 +25,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import mugraph.integrations.torch_compile
 from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable, UnsupportedOperator
-from mugraph.frontend.capture import captured
-from mugraph.frontend.partition import Partition
-from mugraph.frontend.splice import as_torch
+from mugraph.frontend.partitioning.partition import Partition
+from mugraph.frontend.partitioning.splice import as_torch
+from mugraph.frontend.recording.capture import captured
 from mugraph.integrations import graph_sizes, optimized_graph
 from mugraph.integrations.background import BackgroundGraph, Queue
 from mugraph.integrations.torch_compile import BUDGETS, Compilations, Compiled, compilations

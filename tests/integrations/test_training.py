@@ -15,8 +15,8 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
-from mugraph.frontend.library import is_constant
-from mugraph.frontend.partition import partition
+from mugraph.frontend.partitioning.library import is_constant
+from mugraph.frontend.partitioning.partition import partition
 from mugraph.integrations import background, torch_compile, trained_graph, waiting
 from mugraph.integrations.torch_compile import compilations
 from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 import mugraph
 from mugraph.errors import InvalidInput
-from mugraph.frontend.channels_last import with_channels_last, with_images
-from mugraph.frontend.library import convolutions
-from mugraph.frontend.partition import Partition, partition
-from mugraph.frontend.splice import spliced
+from mugraph.frontend.partitioning.channels_last import with_channels_last, with_images
+from mugraph.frontend.partitioning.library import convolutions
+from mugraph.frontend.partitioning.partition import Partition, partition
+from mugraph.frontend.partitioning.splice import spliced
 from mugraph.pieces.cutting import prepared
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.partitioned import Partitioned

@@ -16,7 +16,7 @@ from mugraph import api
 from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import record
 from mugraph.frontend.files import load_function
-from mugraph.frontend.recorded_graph import recorded_graph
+from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.pieces import cutting, piece_optimizer
 from mugraph.pieces.cutting import _before_calls, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned

@@ -10,8 +10,8 @@ import torch
 
 import mugraph
 from mugraph.frontend import record
-from mugraph.frontend.in_place import ways_in_place
-from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.frontend.calls.in_place import ways_in_place
+from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.pieces.data import PartitionedResult
 
 from .caches import PLACES, attention, by_index, by_index_copy, by_slice, returned

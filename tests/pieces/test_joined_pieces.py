@@ -13,9 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend.library import LibraryKernel, mark_constant
-from mugraph.frontend.partition import Partition, Piece, partition
-from mugraph.frontend.splice import as_torch, can_run, nodes_of, spliced
+from mugraph.frontend.partitioning.library import LibraryKernel, mark_constant
+from mugraph.frontend.partitioning.partition import Partition, Piece, partition
+from mugraph.frontend.partitioning.splice import as_torch, can_run, nodes_of, spliced
 from mugraph.ir.graph import Graph
 from mugraph.pieces import joined_pieces, piece_optimizer
 from mugraph.pieces.joined_pieces import Joiner

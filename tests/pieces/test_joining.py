@@ -14,7 +14,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
-from mugraph.frontend.partition import Piece, partition
+from mugraph.frontend.partitioning.partition import Piece, partition
 from mugraph.pieces.joining import Group, Join, Joining, Unit
 from mugraph.pieces.piece_optimizer import not_predicted_to_pay
 from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost, seconds_of_calls

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 import mugraph
-from mugraph.frontend.graph_passes import on_device
+from mugraph.frontend.rewriting.graph_passes import on_device
 
 META = torch.device("meta")
 

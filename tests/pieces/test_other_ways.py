@@ -11,7 +11,7 @@ from torch import fx
 
 import mugraph
 from mugraph.frontend import record
-from mugraph.frontend.recorded_graph import recorded_graph
+from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.pieces.data import PartitionedResult
 from mugraph.pieces.library_ways import Library
 from mugraph.pieces.other_ways import other_ways

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 import mugraph
 from mugraph.api import _recorded
-from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers, mark_constant
-from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
-from mugraph.frontend.torch_casts import name_of
+from mugraph.frontend.operators.torch_casts import name_of
+from mugraph.frontend.partitioning.library import LibraryKernel, convolutions, linear_layers, mark_constant
+from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import Library, Ways, example_of
 from mugraph.pieces.packed_weights import PackedConvolution, packed

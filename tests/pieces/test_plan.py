@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import record
-from mugraph.frontend.partition import Piece, partition
-from mugraph.frontend.recorded_graph import recorded_graph
+from mugraph.frontend.partitioning.partition import Piece, partition
+from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.ir.graph import Graph
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, PieceOutcome, Share
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans

@@ -8,7 +8,7 @@ import pytest
 
 from lower.graphs import rms_norm_linear
 from mugraph.errors import InvalidInput, TargetUnavailable
-from mugraph.frontend.calling import Positional
+from mugraph.frontend.calls.calling import Positional
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mugraph
-from mugraph.frontend.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
 from mugraph.sizes.batched_functions import batched_function
 from mugraph.sizes.dims import Declared, Dim, Dynamic
 from mugraph.sizes.masked_functions import masked_function

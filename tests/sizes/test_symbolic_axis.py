@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mugraph.frontend.symbolic_axis import SizeMatters, check_slices
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, check_slices
 from mugraph.sizes.dims import repeated
 
 Step = Callable[[torch.Tensor, random.Random], torch.Tensor]

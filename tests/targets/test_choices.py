@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mugraph.devices import device_for
-from mugraph.frontend.choices import at_most, isnan, logical_not, select
+from mugraph.frontend.operators.choices import at_most, isnan, logical_not, select
 from mugraph.ir import DType, Graph
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic

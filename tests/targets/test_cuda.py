@@ -14,7 +14,7 @@ from lower.test_pipeline import epilogue
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.torch_casts import DTYPES
+from mugraph.frontend.operators.torch_casts import DTYPES
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.evaluate import evaluate

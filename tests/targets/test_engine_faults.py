@@ -10,7 +10,7 @@ import torch
 
 from lower.graphs import attention, rms_norm_linear
 from mugraph.devices import Engines
-from mugraph.frontend.torch_casts import DTYPES
+from mugraph.frontend.operators.torch_casts import DTYPES
 from mugraph.ir import DType
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.emulator import Fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mugraph.frontend.choices import at_most, equal, greater, infinite, less, logical_not, select, sign
+from mugraph.frontend.operators.choices import at_most, equal, greater, infinite, less, logical_not, select, sign
 from mugraph.ir import Graph
 from mugraph.ir.program import ProgramTensor
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mugraph.frontend.aten import ROWS
+from mugraph.frontend.operators.aten import ROWS
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program, ProgramTensor
 

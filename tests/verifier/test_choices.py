@@ -9,7 +9,7 @@ import pytest
 
 from mugraph.algebra.families import FieldFamily
 from mugraph.algebra.fields import FieldArithmetic, FieldValue
-from mugraph.frontend.choices import less, select
+from mugraph.frontend.operators.choices import less, select
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier import Outcome, verify_graphs

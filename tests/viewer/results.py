@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from mugraph.frontend import trace
-from mugraph.frontend.calling import Positional
+from mugraph.frontend.calls.calling import Positional
 from mugraph.frontend.workloads import WORKLOADS, workload
 from mugraph.ir.graph import Graph
 from mugraph.ir.text import parse_graph

@@ -19,9 +19,9 @@ from mugraph.checker import CheckReport, Examination, Part, Status, examine
 from mugraph.checker.saved_files import SavedFiles
 from mugraph.cli.arguments import Subject, resolve
 from mugraph.errors import MugraphError, TargetUnavailable
-from mugraph.frontend.calling import Calling, SignatureRecord, same_json, structure_of
+from mugraph.frontend.calls.calling import Calling, SignatureRecord, same_json, structure_of
+from mugraph.frontend.calls.saved_constants import SavedConstant, constants_from_json
 from mugraph.frontend.comparison import as_stored
-from mugraph.frontend.saved_constants import SavedConstant, constants_from_json
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.serialize import graph_from_json

@@ -13,7 +13,7 @@ from mugraph.cli.certificate_check import CheckedProgram, other_tensors
 from mugraph.cli.folder_answers import answered
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import record, require_torch
-from mugraph.frontend.calling import same_json, structure_of
+from mugraph.frontend.calls.calling import same_json, structure_of
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.ir.serialize import graph_from_json
@@ -52,7 +52,7 @@ def _program(checked: CheckedProgram) -> Graph:
 
 def _function(word: str, saved: SavedPieces) -> Part:
     """Whether the saved calls are those that PyTorch records of a function."""
-    from mugraph.frontend.recorded_graph import recorded_graph
+    from mugraph.frontend.recording.recorded_graph import recorded_graph
     from mugraph.pieces.cutting import prepared
     from mugraph.pieces.saved_graph import calls_to_json
 

@@ -14,7 +14,7 @@ from mugraph.cli.arguments import resolve
 from mugraph.cli.certificate_check import CheckedProgram
 from mugraph.cli.folder_answers import answered
 from mugraph.errors import InvalidInput, MugraphError
-from mugraph.frontend.calling import arguments_of
+from mugraph.frontend.calls.calling import arguments_of
 from mugraph.ir.program import Program
 from mugraph.sizes.dims import Declared, Dim
 

@@ -21,7 +21,7 @@ from mugraph.errors import InvalidInput, StorageError, TargetUnavailable
 
 if TYPE_CHECKING:
     from mugraph.cli.arguments import Subject
-    from mugraph.frontend.pytree import FunctionCalling
+    from mugraph.frontend.calls.pytree import FunctionCalling
     from mugraph.results.superoptimized import Superoptimized
     from mugraph.runtime.baselines import BaselineComparison
 
@@ -177,8 +177,8 @@ def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -
 def _calling(opt: Superoptimized, subject: Subject) -> FunctionCalling | None:
     """How the function is called, if it is the one that was saved."""
     from mugraph.frontend import record, trace
-    from mugraph.frontend.pytree import FunctionCalling
-    from mugraph.frontend.recorded_graph import recorded_graph
+    from mugraph.frontend.calls.pytree import FunctionCalling
+    from mugraph.frontend.recording.recorded_graph import recorded_graph
     from mugraph.pieces.cutting import prepared
     from mugraph.pieces.partitioned import Partitioned
     from mugraph.pieces.saved_graph import calls_to_json

@@ -1,18 +1,18 @@
 """From what people have to programs: PyTorch functions, the paper's workloads, and files named on the command line.
 
-Nothing here imports PyTorch before it is needed. The modules, by what they are for:
+Nothing here imports PyTorch before it is needed. Each package below says in its docstring what its modules are for; it imports
+from those above it in this list, and none imports back:
 
-- Which function: `files`, `workloads`, `workload_functions`, `handwritten` (muGraphs), `compiler_questions`, `source_lines`.
-- Recorded: `torch_trace`, `export` and `capture` with `decompositions` and `composites`; `recorded_graph`, `kept_tensors`.
-- Arguments and results: `pytree`, `objects`, `returned`, `structures`, `calling`, `binding`, `origins`, `comparison`.
-- Torch graphs rewritten: `graph_passes`, `attention`, `flex_attention`, `fused_layers`, `safe_softmax`, `permuted_blocks`,
-  `channels_last`, `in_place`, `constants`, `saved_constants`.
-- Torch graphs cut: `partition` by `node_traits` and `library`, put together again by `splice`.
-- What operators mean: `conversion` by the rows of `aten` with `spelled`, `elementary`, `choices`, `lookups`, `scans`,
-  `tensor_parts`, `windows`, `whole_numbers`, `gradients`; of what types, `operand_types`, `torch_casts`, `roundings`.
-- Symbolic sizes: `symbolic_axis` (slices), `masked_axis` and `masked_parts` (reductions), `merged_rows` and `row_parts`,
-  `batch_axis`, `one_symbol`.
-- ONNX: `onnx`, `onnx_calls`, `onnx_rows`, `onnx_parts`.
+- `operators`: what PyTorch's operators mean, and a torch graph as a program.
+- `onnx`: ONNX models as programs.
+- `calls`: arguments and results, by structure and by name.
+- `rewriting`: torch graphs as others that compute the same.
+- `partitioning`: torch graphs cut into pieces that kernels can run.
+- `recording`: a function as PyTorch records it.
+- `symbolic_sizes`: recorded graphs that serve every size.
+
+Beside them stands which function is meant: `files`, `workloads`, `workload_functions` and `handwritten` (muGraphs) name one,
+`source_lines` says where in it something is, and `comparison` on what two are compared.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mugraph.errors import InvalidInput
 if TYPE_CHECKING:
     import torch
 
-    from mugraph.frontend.pytree import Traced
-    from mugraph.frontend.torch_trace import RecordedCall
+    from mugraph.frontend.calls.pytree import Traced
+    from mugraph.frontend.recording.torch_trace import RecordedCall
 
 __all__ = ["load_tracer", "record", "require_torch", "trace"]
 
@@ -46,7 +46,7 @@ def trace(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] |
     that are not floating point or have no elements, and functions that return no tensor.
     """
     call = record(fn, example_inputs)
-    from mugraph.frontend.torch_trace import traced
+    from mugraph.frontend.recording.torch_trace import traced
 
     return traced(call)
 
@@ -59,7 +59,7 @@ def record(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] 
     require_torch("to optimize PyTorch functions")
     import torch
 
-    from mugraph.frontend.torch_trace import recorded_call
+    from mugraph.frontend.recording.torch_trace import recorded_call
 
     if not callable(fn):
         raise InvalidInput(f"{fn!r} is not a function or module; give something that can be called on tensors")

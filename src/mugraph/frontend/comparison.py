@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.calling import arguments_of, unused_name
-from mugraph.frontend.structures import Container, ReturnedTensor, Structure, difference, outputs_of
+from mugraph.frontend.calls.calling import arguments_of, unused_name
+from mugraph.frontend.calls.structures import Container, ReturnedTensor, Structure, difference, outputs_of
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
@@ -26,7 +26,7 @@ from mugraph.ir.ops import ROUNDINGS, Kind, operator
 from mugraph.ir.program import Program
 
 if TYPE_CHECKING:  # PyTorch is loaded for functions only
-    from mugraph.frontend.pytree import Traced
+    from mugraph.frontend.calls.pytree import Traced
 
 Subject = Callable[..., Any] | Program | Graph
 
@@ -222,8 +222,8 @@ def _check_examples(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def _of_traced(traced: Traced, example_inputs: Any) -> _Side:
-    from mugraph.frontend.pytree import places_of_tensors
-    from mugraph.frontend.returned import structure_from
+    from mugraph.frontend.calls.pytree import places_of_tensors
+    from mugraph.frontend.recording.returned import structure_from
 
     args, kwargs = arguments_of(example_inputs)
     places, values = places_of_tensors(args, kwargs), traced.values(args, kwargs)
@@ -257,7 +257,7 @@ def _different_arguments(left: _Side, right: _Side) -> str | None:
 
 def _different_outputs(left: _Side, right: _Side) -> str | None:
     def same(one: object, other: object) -> bool:
-        from mugraph.frontend.pytree import same_value  # programs return tensors alone, and need no PyTorch
+        from mugraph.frontend.calls.pytree import same_value  # programs return tensors alone, and need no PyTorch
 
         return same_value(one, other)
 
@@ -300,7 +300,7 @@ class _Group:
         """Whether they hold numbers only now, and neither infinities nor NaN."""
         import torch
 
-        from mugraph.frontend.torch_casts import widened
+        from mugraph.frontend.operators.torch_casts import widened
 
         if self.tensor.is_meta:
             return True
@@ -353,7 +353,7 @@ def _reads_signs(graph: Graph) -> bool:
 
 def has_negative_zeros(tensor: Any) -> bool:
     """Whether a tensor holds -0.0."""
-    from mugraph.frontend.torch_casts import widened  # which imports PyTorch, as whoever has a tensor has
+    from mugraph.frontend.operators.torch_casts import widened  # which imports PyTorch, as whoever has a tensor has
 
     return bool(tensor.is_floating_point() and ((tensor == 0) & widened(tensor).signbit()).any())
 

@@ -68,7 +68,7 @@ class Workload:
         require_torch(f"for workload {self.name}")
         import torch
 
-        from mugraph.frontend.torch_casts import DTYPES
+        from mugraph.frontend.operators.torch_casts import DTYPES
 
         types = {ours: known for known, ours in DTYPES.items() if ours.is_floating}
         if (kind := DType.parse(dtype)) not in types:

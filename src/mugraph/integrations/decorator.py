@@ -24,8 +24,8 @@ from mugraph.api import superoptimize
 from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch
 from mugraph.frontend import trace
-from mugraph.frontend.objects import flat, leaves_of
-from mugraph.frontend.pytree import FunctionCalling
+from mugraph.frontend.calls.objects import flat, leaves_of
+from mugraph.frontend.calls.pytree import FunctionCalling
 from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
 from mugraph.pieces.piece_optimizer import PieceOptions, why_nothing
 from mugraph.results.data import Shared

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mugraph.api import superoptimize
-from mugraph.frontend.calling import arguments_of
+from mugraph.frontend.calls.calling import arguments_of
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
 from mugraph.selection.target_of_inputs import target_of_inputs

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.frontend.graph_passes import owner_of
-from mugraph.frontend.merged_rows import merged_rows, pairs_of_results
-from mugraph.frontend.node_traits import mutates
-from mugraph.frontend.symbolic_axis import SizeMatters, axis_of, check_slices, with_sizes
+from mugraph.frontend.rewriting.graph_passes import owner_of
+from mugraph.frontend.rewriting.node_traits import mutates
+from mugraph.frontend.symbolic_sizes.merged_rows import merged_rows, pairs_of_results
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, axis_of, check_slices, with_sizes
 
 _SMALLEST = 2
 """PyTorch makes graphs of their own for sizes 0 and 1."""

@@ -4,9 +4,9 @@ Kernels are compiled for sizes, and a size costs seconds. Of a graph with one sy
 batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
 that reduce a symbolic size, as attention does a growing cache of keys, run by kernels of a few capacities
 (`mugraph.integrations.masked_run`). Where a batch and a length vary, parts that do the same to every row run in chunks of rows,
-and PyTorch makes the calls between them, as attention (`mugraph.frontend.row_parts`). Of other graphs with symbolic sizes, and
-where more is computed at such a size than these parts, a size gets kernels when it comes the third time (`SizedGraph`), and only
-so many sizes do.
+and PyTorch makes the calls between them, as attention (`mugraph.frontend.symbolic_sizes.row_parts`). Of other graphs with
+symbolic sizes, and where more is computed at such a size than these parts, a size gets kernels when it comes the third time
+(`SizedGraph`), and only so many sizes do.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.frontend.graph_passes import concrete, numbers_of, ready_to_cut
-from mugraph.frontend.masked_axis import MaskedGraph
-from mugraph.frontend.masked_parts import (
+from mugraph.frontend.operators.torch_casts import tensor_of, tensors_of
+from mugraph.frontend.rewriting.graph_passes import concrete, numbers_of, ready_to_cut
+from mugraph.frontend.rewriting.node_traits import bytes_of
+from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
+from mugraph.frontend.symbolic_sizes.masked_parts import (
     BatchedPart,
     MaskedPart,
     batched_parts,
@@ -32,10 +34,8 @@ from mugraph.frontend.masked_parts import (
     masked_parts,
     with_parts,
 )
-from mugraph.frontend.node_traits import bytes_of
-from mugraph.frontend.row_parts import RowPart, row_parts
-from mugraph.frontend.symbolic_axis import SizeMatters, varies
-from mugraph.frontend.torch_casts import tensor_of, tensors_of
+from mugraph.frontend.symbolic_sizes.row_parts import RowPart, row_parts
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, varies
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn
 from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.covered_graph import CoveredGraph

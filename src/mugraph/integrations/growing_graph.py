@@ -12,10 +12,10 @@ import torch
 from torch import fx
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend.masked_axis import MaskedGraph
-from mugraph.frontend.partition import Piece
-from mugraph.frontend.splice import Kernels, spliced
-from mugraph.frontend.torch_casts import tensor_of
+from mugraph.frontend.operators.torch_casts import tensor_of
+from mugraph.frontend.partitioning.partition import Piece
+from mugraph.frontend.partitioning.splice import Kernels, spliced
+from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
 from mugraph.lower.growing_inputs import Axis, HeldSlots
 from mugraph.pieces.library_ways import example_of
 from mugraph.pieces.plan import Plan

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.frontend.attention import hides_a_row
-from mugraph.frontend.graph_passes import concrete
-from mugraph.frontend.masked_axis import MaskedGraph
-from mugraph.frontend.masked_parts import MaskedPart
-from mugraph.frontend.splice import laid_out
-from mugraph.frontend.torch_casts import widened
+from mugraph.frontend.operators.attention import hides_a_row
+from mugraph.frontend.operators.torch_casts import widened
+from mugraph.frontend.partitioning.splice import laid_out
+from mugraph.frontend.rewriting.graph_passes import concrete
+from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
+from mugraph.frontend.symbolic_sizes.masked_parts import MaskedPart
 from mugraph.integrations.background import Later, Turn
 from mugraph.runtime.benchmarking import quickest
 from mugraph.sizes.capacities import AtCapacity

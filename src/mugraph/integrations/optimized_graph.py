@@ -14,11 +14,11 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices.targets import target_row
-from mugraph.frontend.graph_passes import owner_of, ready_to_cut
-from mugraph.frontend.in_place import values_behind
-from mugraph.frontend.node_traits import bytes_of
-from mugraph.frontend.partition import Partition, Piece
-from mugraph.frontend.torch_casts import draws_random_numbers, has_effects, tensor_of
+from mugraph.frontend.calls.in_place import values_behind
+from mugraph.frontend.operators.torch_casts import draws_random_numbers, has_effects, tensor_of
+from mugraph.frontend.partitioning.partition import Partition, Piece
+from mugraph.frontend.rewriting.graph_passes import owner_of, ready_to_cut
+from mugraph.frontend.rewriting.node_traits import bytes_of
 from mugraph.integrations.background import BackgroundGraph, queue
 from mugraph.integrations.waiting import tell, waiting
 from mugraph.pieces.library_ways import example_of

@@ -1,9 +1,9 @@
 """`torch.compile(model, backend="mugraph")`: what programs can express of a model runs as verified kernels, the rest as torch.
 
-Graphs come from Dynamo, functional and in ATen operators. Each is split into pieces (`mugraph.frontend.partition`); equal pieces,
-such as those of a model's layers, are optimized once; a piece whose kernels do not beat torch on this machine, or that
-cannot be optimized, stays with torch, and the log `mugraph.torch_compile` says why. Where gradients are wanted AOTAutograd makes
-two graphs, forward and backward, which are optimized alike; together they must beat PyTorch, too
+Graphs come from Dynamo, functional and in ATen operators. Each is split into pieces (`mugraph.frontend.partitioning.partition`);
+equal pieces, such as those of a model's layers, are optimized once; a piece whose kernels do not beat torch on this machine, or
+that cannot be optimized, stays with torch, and the log `mugraph.torch_compile` says why. Where gradients are wanted AOTAutograd
+makes two graphs, forward and backward, which are optimized alike; together they must beat PyTorch, too
 (`mugraph.integrations.trained_graph`).
 
 Graphs with symbolic sizes run as `mugraph.integrations.graph_sizes` says, those of fixed sizes by
@@ -28,13 +28,13 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, TargetUnavailable
-from mugraph.frontend.capture import captured
-from mugraph.frontend.decompositions import DECOMPOSITIONS
-from mugraph.frontend.flex_attention import written_out
-from mugraph.frontend.graph_passes import numbers_of, ready_to_cut
-from mugraph.frontend.in_place import changes_written, with_changes_returned
-from mugraph.frontend.library import mark_constant
-from mugraph.frontend.torch_casts import draws_random_numbers
+from mugraph.frontend.calls.in_place import changes_written, with_changes_returned
+from mugraph.frontend.operators.torch_casts import draws_random_numbers
+from mugraph.frontend.partitioning.library import mark_constant
+from mugraph.frontend.recording.capture import captured
+from mugraph.frontend.recording.decompositions import DECOMPOSITIONS
+from mugraph.frontend.rewriting.flex_attention import written_out
+from mugraph.frontend.rewriting.graph_passes import numbers_of, ready_to_cut
 from mugraph.integrations.background import BackgroundGraph, Run, queue
 from mugraph.integrations.graph_sizes import at_all_sizes
 from mugraph.integrations.optimized_graph import Compilations, Compiled, compilations, planned

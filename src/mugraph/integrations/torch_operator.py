@@ -27,7 +27,7 @@ def torch_operator(name: str, result: Superoptimized) -> CustomOpDef:
     require_torch("to register operators")
     import torch
 
-    from mugraph.frontend.torch_casts import TORCH_DTYPES
+    from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
 
     if not _QUALIFIED.fullmatch(name):
         raise InvalidInput(f"{name!r} is no name of a torch operator; use the form namespace::name")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.frontend.torch_casts import has_effects
+from mugraph.frontend.operators.torch_casts import has_effects
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.targets.machine import Machine
 

@@ -18,17 +18,25 @@ from torch import fx
 
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import record
-from mugraph.frontend.calling import arguments_of
+from mugraph.frontend.calls.calling import arguments_of
+from mugraph.frontend.calls.pytree import FunctionCalling, places_of_tensors, same_value
+from mugraph.frontend.calls.structures import Structure, difference
 from mugraph.frontend.comparison import SIGN_READERS, Captured, Values, as_stored, classes_of_equal, has_negative_zeros
-from mugraph.frontend.constants import UNWRITTEN
-from mugraph.frontend.graph_passes import arguments_of_call
-from mugraph.frontend.node_traits import Inspector, Traits, program_of
-from mugraph.frontend.partition import unknown_mask
-from mugraph.frontend.pytree import FunctionCalling, places_of_tensors, same_value
-from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
-from mugraph.frontend.returned import structure_from
-from mugraph.frontend.structures import Structure, difference
-from mugraph.frontend.torch_casts import DTYPES, FLOATS, draws_random_numbers, name_of, note_roundings, tensor_of, widened
+from mugraph.frontend.operators.torch_casts import (
+    DTYPES,
+    FLOATS,
+    draws_random_numbers,
+    name_of,
+    note_roundings,
+    tensor_of,
+    widened,
+)
+from mugraph.frontend.partitioning.partition import unknown_mask
+from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.frontend.recording.returned import structure_from
+from mugraph.frontend.rewriting.constants import UNWRITTEN
+from mugraph.frontend.rewriting.graph_passes import arguments_of_call
+from mugraph.frontend.rewriting.node_traits import Inspector, Traits, program_of
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.readings import readings
 from mugraph.support.deadline import Deadline

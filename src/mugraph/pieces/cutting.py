@@ -24,15 +24,15 @@ from mugraph.devices import device_for
 from mugraph.devices.host import slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import MugraphError
-from mugraph.frontend.calling import arguments_of
-from mugraph.frontend.graph_passes import ready_to_cut
-from mugraph.frontend.objects import leaves_of, opened
-from mugraph.frontend.partition import Partition, Piece
-from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.frontend.calls.calling import arguments_of
+from mugraph.frontend.calls.objects import leaves_of, opened
+from mugraph.frontend.operators.torch_casts import draws_random_numbers, name_of, widened
+from mugraph.frontend.partitioning.partition import Partition, Piece
+from mugraph.frontend.partitioning.splice import STEP, Step
+from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.frontend.recording.torch_trace import RecordedCall
+from mugraph.frontend.rewriting.graph_passes import ready_to_cut
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.splice import STEP, Step
-from mugraph.frontend.torch_casts import draws_random_numbers, name_of, widened
-from mugraph.frontend.torch_trace import RecordedCall
 from mugraph.pieces.data import CutGraph
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions

@@ -12,12 +12,12 @@ from torch import fx
 
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, SeveralPrograms
-from mugraph.frontend.graph_passes import on_device
-from mugraph.frontend.partition import Partition, Piece
-from mugraph.frontend.recorded_graph import RecordedGraph
+from mugraph.frontend.operators.torch_casts import name_of
+from mugraph.frontend.partitioning.partition import Partition, Piece
+from mugraph.frontend.partitioning.splice import laid_out
+from mugraph.frontend.recording.recorded_graph import RecordedGraph
+from mugraph.frontend.rewriting.graph_passes import on_device
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.splice import laid_out
-from mugraph.frontend.torch_casts import name_of
 from mugraph.pieces.plan import Plan
 from mugraph.results.cuda_graphs import Graphed
 from mugraph.results.data import Candidates, Report, calling_directly

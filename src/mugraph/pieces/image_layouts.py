@@ -14,10 +14,10 @@ from enum import StrEnum
 import torch
 
 from mugraph.errors import MugraphError
-from mugraph.frontend.channels_last import IMAGE_RANKS
-from mugraph.frontend.pytree import lies_alike
-from mugraph.frontend.splice import laid_out
-from mugraph.frontend.torch_casts import DTYPES
+from mugraph.frontend.calls.pytree import lies_alike
+from mugraph.frontend.operators.torch_casts import DTYPES
+from mugraph.frontend.partitioning.channels_last import IMAGE_RANKS
+from mugraph.frontend.partitioning.splice import laid_out
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Level
@@ -58,7 +58,8 @@ class Layout(StrEnum):
 
 
 def as_recorded(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor with these strides, as `mugraph.frontend.splice.laid_out` gives it, by a kernel of ours if one does it."""
+    """The tensor with these strides, as `mugraph.frontend.partitioning.splice.laid_out` gives it, by a kernel of ours if one does
+    it."""
     if lies_alike(tensor, strides):
         return tensor
     layout = _layout_of(tensor.shape, strides)

@@ -1,7 +1,7 @@
 """Larger programs in the place of several steps of a graph that is cut, where their kernels are faster than these.
 
-The steps are those that rules cut (`mugraph.frontend.partition`) and that were decided about: programs that run as kernels, the
-library's linear layers, PyTorch's calls. They stay wherever a larger program is not found, in time, or does not win.
+The steps are those that rules cut (`mugraph.frontend.partitioning.partition`) and that were decided about: programs that run as
+kernels, the library's linear layers, PyTorch's calls. They stay wherever a larger program is not found, in time, or does not win.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import fx
 
 from mugraph.devices import device_for
 from mugraph.errors import MugraphError
-from mugraph.frontend.library import LibraryKernel, linear_layers
-from mugraph.frontend.partition import Known, Left, Partition, Piece, piece_of
-from mugraph.frontend.splice import Step, as_torch, can_run, nodes_of, spliced
-from mugraph.frontend.torch_casts import draws_random_numbers
+from mugraph.frontend.operators.torch_casts import draws_random_numbers
+from mugraph.frontend.partitioning.library import LibraryKernel, linear_layers
+from mugraph.frontend.partitioning.partition import Known, Left, Partition, Piece, piece_of
+from mugraph.frontend.partitioning.splice import Step, as_torch, can_run, nodes_of, spliced
 from mugraph.ir.parts import objection
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from torch import fx
 
-from mugraph.frontend.library import LibraryKernel
-from mugraph.frontend.node_traits import Traits
-from mugraph.frontend.partition import LARGEST, Left, Partition, Piece
-from mugraph.frontend.splice import Step, in_order, nodes_of
+from mugraph.frontend.partitioning.library import LibraryKernel
+from mugraph.frontend.partitioning.partition import LARGEST, Left, Partition, Piece
+from mugraph.frontend.partitioning.splice import Step, in_order, nodes_of
+from mugraph.frontend.rewriting.node_traits import Traits
 from mugraph.pieces.predicted_cost import PredictedCost
 
 WORTH = 0.1

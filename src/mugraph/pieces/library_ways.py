@@ -14,11 +14,11 @@ import torch
 from torch import fx
 
 from mugraph.devices import device_for
-from mugraph.frontend.graph_passes import arguments_of_call, owner_of
-from mugraph.frontend.library import LibraryKernel, is_constant, linear_layers
-from mugraph.frontend.partition import Left, Partition, Piece
-from mugraph.frontend.splice import as_torch, spliced
-from mugraph.frontend.torch_casts import tensor_of
+from mugraph.frontend.operators.torch_casts import tensor_of
+from mugraph.frontend.partitioning.library import LibraryKernel, is_constant, linear_layers
+from mugraph.frontend.partitioning.partition import Left, Partition, Piece
+from mugraph.frontend.partitioning.splice import as_torch, spliced
+from mugraph.frontend.rewriting.graph_passes import arguments_of_call, owner_of
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way
 from mugraph.pieces.packed_weights import packed

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.frontend.graph_passes import arguments_of_call
-from mugraph.frontend.node_traits import is_static
-from mugraph.frontend.torch_casts import tensor_of
+from mugraph.frontend.operators.torch_casts import tensor_of
+from mugraph.frontend.rewriting.graph_passes import arguments_of_call
+from mugraph.frontend.rewriting.node_traits import is_static
 from mugraph.pieces.image_layouts import Layout
 
 aten = torch.ops.aten

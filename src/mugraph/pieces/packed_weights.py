@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from mugraph.frontend.library import Activation, Geometry, LibraryKernel
+from mugraph.frontend.partitioning.library import Activation, Geometry, LibraryKernel
 from mugraph.host.tensor_state import Place, TensorState, are_still, place_of
 from mugraph.pieces.image_layouts import Layout
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mugraph.frontend.library import LibraryKernel
-from mugraph.frontend.partition import Piece
+from mugraph.frontend.operators.torch_casts import name_of
+from mugraph.frontend.partitioning.library import LibraryKernel
+from mugraph.frontend.partitioning.partition import Piece
+from mugraph.frontend.partitioning.splice import in_order, nodes_of
 from mugraph.frontend.source_lines import line_of_node
-from mugraph.frontend.splice import in_order, nodes_of
-from mugraph.frontend.torch_casts import name_of
 from mugraph.pieces.data import PartitionedResult
 from mugraph.results.coverage import coverage_rows
 from mugraph.results.summary import bound_text

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mugraph.frontend.binding import Input, bound_calling
+from mugraph.frontend.calls.binding import Input, bound_calling
 from mugraph.pieces.data import PartitionedResult
 from mugraph.pieces.saved_pieces import read, rebuilt_pieces, save
 from mugraph.results.superoptimized import Superoptimized

@@ -20,10 +20,10 @@ from mugraph.devices import Device, device_for, resolved
 from mugraph.devices.host import slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
-from mugraph.frontend.library import LibraryKernel
-from mugraph.frontend.partition import Piece
-from mugraph.frontend.splice import as_torch, runnable
-from mugraph.frontend.torch_casts import tensor_of
+from mugraph.frontend.operators.torch_casts import tensor_of
+from mugraph.frontend.partitioning.library import LibraryKernel
+from mugraph.frontend.partitioning.partition import Piece
+from mugraph.frontend.partitioning.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.kept_joins import KeptJoins

@@ -16,13 +16,13 @@ from torch import fx
 
 from mugraph.devices import Device, device_for
 from mugraph.devices.host import free_memory
-from mugraph.frontend.channels_last import with_channels_last
-from mugraph.frontend.graph_passes import owner_of
-from mugraph.frontend.in_place import ways_in_place
-from mugraph.frontend.library import LibraryKernel, convolutions, linear_layers
-from mugraph.frontend.node_traits import bytes_of
-from mugraph.frontend.partition import Known, Partition, Piece, partition
-from mugraph.frontend.splice import can_run, spliced
+from mugraph.frontend.calls.in_place import ways_in_place
+from mugraph.frontend.partitioning.channels_last import with_channels_last
+from mugraph.frontend.partitioning.library import LibraryKernel, convolutions, linear_layers
+from mugraph.frontend.partitioning.partition import Known, Partition, Piece, partition
+from mugraph.frontend.partitioning.splice import can_run, spliced
+from mugraph.frontend.rewriting.graph_passes import owner_of
+from mugraph.frontend.rewriting.node_traits import bytes_of
 from mugraph.ir.parts import has_parts
 from mugraph.pieces.image_layouts import Layout, as_recorded
 from mugraph.pieces.joined_pieces import Joiner, Outcomes

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from torch import fx
 
 from mugraph.devices import Device
-from mugraph.frontend.node_traits import Contraction, Inspector, Traits, bytes_of, bytes_of_call
-from mugraph.frontend.torch_casts import DTYPES, tensor_of
+from mugraph.frontend.operators.torch_casts import DTYPES, tensor_of
+from mugraph.frontend.rewriting.node_traits import Contraction, Inspector, Traits, bytes_of, bytes_of_call
 from mugraph.ir.dtypes import DType
 from mugraph.search.partition.lower_bounds import best_efficiency, library_seconds
 from mugraph.search.scheduling.cost_table import NOT_HIDDEN, NOT_TAKEN

@@ -18,16 +18,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import InvalidInput
-from mugraph.frontend.aten import ROWS
-from mugraph.frontend.calling import SignatureRecord
-from mugraph.frontend.channels_last import with_images
-from mugraph.frontend.library import convolutions, is_constant, linear_layers, mark_constant
-from mugraph.frontend.partition import Left, Partition, Piece, piece_of
-from mugraph.frontend.permuted_blocks import arranged
-from mugraph.frontend.recorded_graph import RecordedGraph, TensorsInOrder
-from mugraph.frontend.saved_constants import SavedConstant
+from mugraph.frontend.calls.calling import SignatureRecord
+from mugraph.frontend.calls.saved_constants import SavedConstant
+from mugraph.frontend.operators.aten import ROWS
+from mugraph.frontend.operators.torch_casts import note_roundings
+from mugraph.frontend.partitioning.channels_last import with_images
+from mugraph.frontend.partitioning.library import convolutions, is_constant, linear_layers, mark_constant
+from mugraph.frontend.partitioning.partition import Left, Partition, Piece, piece_of
+from mugraph.frontend.recording.recorded_graph import RecordedGraph, TensorsInOrder
+from mugraph.frontend.rewriting.permuted_blocks import arranged
 from mugraph.frontend.source_lines import line_of_node, with_line
-from mugraph.frontend.torch_casts import note_roundings
 from mugraph.pieces.data import CutGraph
 
 _OTHERS: dict[str, Callable[..., Any]] = {"getitem": operator.getitem, "arranged": arranged}

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput
-from mugraph.frontend.calling import SignatureRecord, structure_of
-from mugraph.frontend.partition import Partition
-from mugraph.frontend.recorded_graph import RecordedGraph
+from mugraph.frontend.calls.calling import SignatureRecord, structure_of
+from mugraph.frontend.partitioning.partition import Partition
+from mugraph.frontend.recording.recorded_graph import RecordedGraph
 from mugraph.pieces.data import CutGraph, PartitionedResult
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.plan import Plan

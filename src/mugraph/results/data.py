@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, Self, TypedDict, TypeVar
 
 from mugraph.errors import StorageError
-from mugraph.frontend.calling import Calling
+from mugraph.frontend.calls.calling import Calling
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.results.coverage import Coverage

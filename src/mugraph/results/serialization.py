@@ -24,8 +24,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from mugraph.errors import InvalidInput, StorageError, UntrustedSources
-from mugraph.frontend.calling import Calling, Positional, SignatureRecord, structure_of
-from mugraph.frontend.saved_constants import (
+from mugraph.frontend.calls.calling import Calling, Positional, SignatureRecord, structure_of
+from mugraph.frontend.calls.saved_constants import (
     SavedConstant,
     check_last_inputs,
     constants_from_json,

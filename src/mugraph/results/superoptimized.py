@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.frontend import require_torch
-from mugraph.frontend.calling import Calling
+from mugraph.frontend.calls.calling import Calling
 from mugraph.results.coverage import of_program
 from mugraph.results.cuda_graphs import Graphed
 from mugraph.results.data import Candidate, Result
@@ -55,7 +55,7 @@ class Superoptimized(Result):
         function.
         """
         require_torch("to bind a result to a module")
-        from mugraph.frontend.binding import bound_calling, inputs_of  # loads PyTorch
+        from mugraph.frontend.calls.binding import bound_calling, inputs_of  # loads PyTorch
 
         calling = bound_calling(self.calling, inputs_of(self.program), len(self.program.outputs), module)
         return self.called_by(calling)

@@ -18,7 +18,7 @@ from mugraph.runtime import Executable
 from mugraph.verifier.float_checks import InputKind, Runner, operator_by_operator, repeating_numbers
 
 if TYPE_CHECKING:
-    from mugraph.frontend.pytree import Traced
+    from mugraph.frontend.calls.pytree import Traced
 
 
 def random_tensors(program: Graph, seed: int) -> list[Any]:
@@ -66,7 +66,7 @@ def torch_runner(fn: Callable[..., Any], traced: Traced, examples: Sequence[Any]
     runner raises InvalidInput where it refuses those of `examples`, a tensor per argument, too."""
     import torch
 
-    from mugraph.frontend.objects import leaves_of
+    from mugraph.frontend.calls.objects import leaves_of
     from mugraph.host.wide_products import WideProducts
 
     names = [source.name for source in traced.sources]

@@ -19,7 +19,7 @@ from typing import Any
 
 from mugraph.devices import Device
 from mugraph.errors import InvalidInput, MugraphError, StorageError
-from mugraph.frontend.calling import Calling
+from mugraph.frontend.calls.calling import Calling
 from mugraph.ir.graph import Graph
 from mugraph.results.data import Candidate, Report, SpotCheck
 from mugraph.results.superoptimized import Superoptimized

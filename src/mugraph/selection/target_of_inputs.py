@@ -32,7 +32,7 @@ def _tensors_of(example_inputs: Any) -> list[Any]:
         return []
     from torch import Tensor
 
-    from mugraph.frontend.objects import leaves_of
+    from mugraph.frontend.calls.objects import leaves_of
 
     leaves = leaves_of(dict(example_inputs) if isinstance(example_inputs, Mapping) else example_inputs)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.device.type != "meta"]

@@ -17,7 +17,7 @@ from mugraph.devices import Device, device_for, resolved
 from mugraph.devices.host import free_memory
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import load_tracer
-from mugraph.frontend.calling import Calling, Positional, arguments_of
+from mugraph.frontend.calls.calling import Calling, Positional, arguments_of
 from mugraph.ir.graph import Graph, Level, owner_of
 from mugraph.ir.ops import is_contraction
 from mugraph.ir.program import Program
@@ -46,7 +46,7 @@ from mugraph.verifier.float_checks import Runner
 from mugraph.verifier.random_tests import check_max_error
 
 if TYPE_CHECKING:
-    from mugraph.frontend.pytree import Traced
+    from mugraph.frontend.calls.pytree import Traced
 
 Subject = Callable[..., Any] | Program | Graph
 ExampleInputs = Sequence[Any] | Mapping[str, Any]

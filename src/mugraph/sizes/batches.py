@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.calling import Calling
+from mugraph.frontend.calls.calling import Calling
 from mugraph.sizes.capacity_calls import CapacityCalls
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
 from mugraph.sizes.covering import joined

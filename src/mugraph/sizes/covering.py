@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.torch_casts import TORCH_DTYPES
+from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
 from mugraph.pieces.data import PartitionedResult
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.sizes.chunk_plans import Chunk
@@ -18,7 +18,7 @@ from mugraph.sizes.sliced_programs import Places
 
 
 class CallingAtSize(Protocol):
-    """What `mugraph.frontend.calling.Calling` has for calls."""
+    """What `mugraph.frontend.calls.calling.Calling` has for calls."""
 
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None: ...
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]: ...

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
-from mugraph.frontend.calling import Calling
-from mugraph.frontend.masked_axis import SlotPlaces
-from mugraph.frontend.torch_casts import TORCH_DTYPES
+from mugraph.frontend.calls.calling import Calling
+from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
+from mugraph.frontend.symbolic_sizes.masked_axis import SlotPlaces
 from mugraph.host.arrays import Recognizer, torch_arrays
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node, Tensor, Value, attributes_of

@@ -16,8 +16,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import InvalidInput
-from mugraph.frontend.calling import ArgumentsAlone, Calling
-from mugraph.frontend.saved_constants import SavedConstant
+from mugraph.frontend.calls.calling import ArgumentsAlone, Calling
+from mugraph.frontend.calls.saved_constants import SavedConstant
 from mugraph.ir.dtypes import DType
 from mugraph.results.data import Shared
 from mugraph.results.serialization import CAPACITIES

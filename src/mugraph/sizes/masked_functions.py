@@ -1,10 +1,10 @@
 """Whether a PyTorch function that reduces a dimension is one masked program at every size of it.
 
 Then kernels of one capacity run every smaller size (docs/theory.md, "Any size from slots"). PyTorch records the function with a
-symbol for the size, and rules for each operator (`mugraph.frontend.masked_axis`) put masks into that. Two further looks are taken
-at a few sizes, 1 among them: the function's program must be proved equal to that of the recorded calls, and the masked one must
-have its values in float64, whatever lies behind the elements. What depends on the size in any other way is refused, with the
-reason.
+symbol for the size, and rules for each operator (`mugraph.frontend.symbolic_sizes.masked_axis`) put masks into that. Two further
+looks are taken at a few sizes, 1 among them: the function's program must be proved equal to that of the recorded calls, and the
+masked one must have its values in float64, whatever lies behind the elements. What depends on the size in any other way is
+refused, with the reason.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
+from mugraph.frontend.calls.pytree import Traced
 from mugraph.frontend.comparison import compared
-from mugraph.frontend.compiler_questions import asked_outside_torch
-from mugraph.frontend.graph_passes import concrete
-from mugraph.frontend.masked_axis import MaskedGraph, masked
-from mugraph.frontend.pytree import Traced
-from mugraph.frontend.symbolic_axis import SizeMatters
-from mugraph.frontend.torch_casts import widened
+from mugraph.frontend.operators.torch_casts import widened
+from mugraph.frontend.recording.compiler_questions import asked_outside_torch
+from mugraph.frontend.rewriting.graph_passes import concrete
+from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph, masked
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity

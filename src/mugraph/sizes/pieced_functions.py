@@ -22,12 +22,12 @@ from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import MugraphError
 from mugraph.frontend import record
-from mugraph.frontend.graph_passes import owner_of
-from mugraph.frontend.partition import Piece
-from mugraph.frontend.pytree import FunctionCalling, same_value
-from mugraph.frontend.recorded_graph import RecordedGraph, recorded_graph
-from mugraph.frontend.symbolic_axis import SizeMatters, keeps_order
-from mugraph.frontend.torch_casts import name_of
+from mugraph.frontend.calls.pytree import FunctionCalling, same_value
+from mugraph.frontend.operators.torch_casts import name_of
+from mugraph.frontend.partitioning.partition import Piece
+from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.frontend.rewriting.graph_passes import owner_of
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, keeps_order
 from mugraph.ir.graph import Graph
 from mugraph.pieces.cutting import prepared
 from mugraph.pieces.data import PartitionedResult
@@ -247,7 +247,7 @@ def _axis(one: fx.Node, its: fx.Node, size: int, other_size: int) -> int | None:
 
 class _Lie(NamedTuple):
     """How the axis lies in a tensor: its dimension, and how many elements there belong to a slice in each of its stretches, as in
-    `mugraph.frontend.symbolic_axis`. None of a tensor that has no axis."""
+    `mugraph.frontend.symbolic_sizes.symbolic_axis`. None of a tensor that has no axis."""
 
     dim: int | None
     widths: Widths

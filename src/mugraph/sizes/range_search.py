@@ -36,7 +36,7 @@ def superoptimized_for_sizes(
     result.declared.sizes_of(args, kwargs)
     listed = None if table is None else result.declared.listed(table)
     require_torch("to optimize PyTorch functions")
-    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
     from mugraph.sizes.sliced_functions import NoProgram, sliced_function
 
     deadline = Deadline(budget)
@@ -73,7 +73,7 @@ def _rows(
 ) -> RowResults[DynamicSuperoptimized] | None:
     """Kernels for rows of both dimensions; None for a function that they cannot run, or of which none are found, and why in
     `reason`."""
-    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
     from mugraph.sizes.row_functions import row_function
     from mugraph.sizes.row_results import RowResults
 
@@ -97,7 +97,7 @@ def _batches(
 ) -> BatchTable | None:
     """Kernels for a batch and a length; None for a function that they cannot run, or of which none are found, and why in
     `reason`."""
-    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
     from mugraph.sizes.batched_functions import batched_function
     from mugraph.sizes.batched_results import BatchTable
 
@@ -117,7 +117,7 @@ def _pieces(
     result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
 ) -> PiecedFunction | None:
     """The function as calls that act on slices, of which programs are parts; None where it is not, and why in `reason`."""
-    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
     from mugraph.sizes.pieced_functions import pieced_function
 
     try:
@@ -133,7 +133,7 @@ def _capacities(
     result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
 ) -> CapacityTable | None:
     """Kernels of a few capacities; None for a function that they cannot run, or of which none are found, and why in `reason`."""
-    from mugraph.frontend.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
     from mugraph.sizes.capacity_results import CapacityTable
     from mugraph.sizes.masked_functions import masked_function
 

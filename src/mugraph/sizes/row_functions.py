@@ -1,7 +1,8 @@
 """Whether a PyTorch function of two dynamic dimensions does the same to every row of them, at all sizes.
 
-PyTorch records it with a symbol for each, of which `mugraph.frontend.merged_rows` makes one; at a few pairs of sizes its programs
-are cut to one row, which must be what its program of one dimension is of a slice (docs/theory.md, "Rows of two sizes").
+PyTorch records it with a symbol for each, of which `mugraph.frontend.symbolic_sizes.merged_rows` makes one; at a few pairs of
+sizes its programs are cut to one row, which must be what its program of one dimension is of a slice (docs/theory.md, "Rows of two
+sizes").
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch.export.graph_signature import OutputKind, TensorArgument
 
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
-from mugraph.frontend.merged_rows import merged_rows, pairs_of_results
-from mugraph.frontend.symbolic_axis import SizeMatters, check_slices, with_sizes
+from mugraph.frontend.symbolic_sizes.merged_rows import merged_rows, pairs_of_results
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, check_slices, with_sizes
 from mugraph.sizes.dims import Declared, Dim, Sizes
 from mugraph.sizes.rows import Rows
 from mugraph.sizes.sliced_functions import (

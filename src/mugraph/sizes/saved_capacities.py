@@ -23,11 +23,11 @@ from torch.utils._pytree import tree_flatten, tree_structure
 
 from mugraph.errors import InvalidInput, StorageError
 from mugraph.frontend import trace
-from mugraph.frontend.calling import Calling, filled, structure_of
+from mugraph.frontend.calls.calling import Calling, filled, structure_of
+from mugraph.frontend.calls.saved_constants import SavedConstant
 from mugraph.frontend.comparison import as_stored
-from mugraph.frontend.masked_axis import Place, SlotPlaces, Slots
-from mugraph.frontend.saved_constants import SavedConstant
-from mugraph.frontend.torch_casts import TORCH_DTYPES, widened
+from mugraph.frontend.operators.torch_casts import TORCH_DTYPES, widened
+from mugraph.frontend.symbolic_sizes.masked_axis import Place, SlotPlaces, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Shape
 from mugraph.results.places import check_replaceable

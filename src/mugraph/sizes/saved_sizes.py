@@ -19,8 +19,8 @@ from typing import Any
 from torch.utils._pytree import tree_leaves
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.calling import filled, structure_of
-from mugraph.frontend.saved_constants import ConstantsBeside
+from mugraph.frontend.calls.calling import filled, structure_of
+from mugraph.frontend.calls.saved_constants import ConstantsBeside
 from mugraph.results.data import Shared
 from mugraph.results.places import check_replaceable
 from mugraph.results.serialization import RANGE

@@ -2,9 +2,9 @@
 
 Then the rows of its result at any size are rows of its results at other sizes (docs/theory.md, "Any size from slices"). Two
 proofs must agree. The calls that PyTorch records with a symbol for the size treat slices alike, by rules of their own
-(`mugraph.frontend.symbolic_axis`): that speaks of every size from 2 on. And the programs at a few sizes, 1 among them, act on
-slices by the index maps of their operators (`mugraph.verifier.parallel_axes`), and are one and the same program when they are cut
-to size 1. What depends on the size in any other way is refused, with the reason.
+(`mugraph.frontend.symbolic_sizes.symbolic_axis`): that speaks of every size from 2 on. And the programs at a few sizes, 1 among
+them, act on slices by the index maps of their operators (`mugraph.verifier.parallel_axes`), and are one and the same program when
+they are cut to size 1. What depends on the size in any other way is refused, with the reason.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 
 from mugraph.errors import InvalidInput, MugraphError, UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.compiler_questions import asked_outside_torch
-from mugraph.frontend.export import recorded_at_all_sizes
-from mugraph.frontend.pytree import Arguments, FunctionCalling, same_value
-from mugraph.frontend.symbolic_axis import SizeMatters, check_slices
+from mugraph.frontend.calls.pytree import Arguments, FunctionCalling, same_value
+from mugraph.frontend.recording.compiler_questions import asked_outside_torch
+from mugraph.frontend.recording.export import recorded_at_all_sizes
+from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, check_slices
 from mugraph.ir.graph import Graph
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.sliced_programs import Places, SlicedProgram

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from mugraph.errors import CompilationFailed, InvalidInput, ShapeMismatch, TargetUnavailable, UnsupportedOperator
-from mugraph.frontend.torch_casts import TORCH_DTYPES
+from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
 from mugraph.host.arrays import Recognizer, torch_arrays
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node, Shape, Tensor, Value, attributes_of

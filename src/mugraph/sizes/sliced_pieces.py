@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from mugraph.errors import MugraphError
-from mugraph.frontend.partition import Piece
-from mugraph.frontend.splice import Kernels, in_order
+from mugraph.frontend.partitioning.partition import Piece
+from mugraph.frontend.partitioning.splice import Kernels, in_order
 from mugraph.pieces.plan import Plan
 from mugraph.sizes.sliced_kernels import SlicedKernels, first_slices, sliced_kernels
 from mugraph.sizes.sliced_programs import Places, SlicedProgram

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
-from mugraph.frontend.calling import arguments_of
+from mugraph.frontend.calls.calling import arguments_of
 from mugraph.ir.program import Program
 from mugraph.testing.exact import Fractions, NotRational, Numbers, Reals, Recorded, Unsaid, recorded
 from mugraph.testing.oracle import agree

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from mugraph.errors import CompilationFailed, InvalidGraph, MugraphError
-from mugraph.frontend.torch_casts import TORCH_DTYPES
+from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.evaluate import evaluate

@@ -22,7 +22,7 @@ import mugraph
 from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LaunchFailed, MugraphError, ShapeMismatch, TargetUnavailable
 from mugraph.frontend import trace
-from mugraph.frontend.calling import Positional
+from mugraph.frontend.calls.calling import Positional
 from mugraph.host.arrays import torch_arrays
 from mugraph.integrations.decorator import Optimized
 from mugraph.integrations.torch_operator import torch_operator

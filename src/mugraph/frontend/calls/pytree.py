@@ -1,0 +1,552 @@
+"""A PyTorch function's arguments and results as flat lists of tensors, through PyTorch's pytrees.
+
+A program takes the tensors of a call in order and gives its outputs in order. `Arguments` is the one direction, checked against
+the example call's shapes and dtypes; `Results` the other; `Traced` has both beside the program.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend.calls.calling import SignatureRecord, Slot, described, selection, unused_name
+from mugraph.frontend.calls.objects import flat, has_objects, opened
+from mugraph.frontend.calls.origins import READ_ERRORS, Origin, reader
+from mugraph.frontend.calls.saved_constants import SavedConstant, device_beside
+from mugraph.ir.graph import Graph
+from mugraph.support.user_warnings import warn_of_gradient
+
+_NOT_A_TENSOR = object()
+_VALUES = (
+    *(type(None), bool, int, float, complex, str, bytes, Fraction, np.generic, enum.Enum, range, slice, type(...)),
+    *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+"""Kinds of results that are no tensors and hold none: they were traced, and are given again."""
+_TENSOR = "a tensor of the function"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedSource:
+    """A tensor that a function brings along: a parameter or buffer of a module, or one that it closes over.
+
+    A call gives it as it is now, of the shape and dtype it had when the function was traced. Raises ShapeMismatch where it is
+    of another, InvalidInput where the names that led to it (`origins`) lead to no tensor or no longer to one.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    origins: tuple[Origin, ...]
+    constant: bool = False
+    """Whether it is the same tensor for ever, so that calls with tensors on another device may have a copy there."""
+    computed: bool = False
+    """Whether the function computes it of no tensor, or writes it down: saved results bring its value along."""
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin], computed: bool = False) -> CapturedSource:
+        """The source of `tensor`, which `origins` lead to; without any, it is this one for ever."""
+        ways = tuple(origins) or (Origin.at(name, tensor),)
+        return cls(name, tuple(tensor.shape), tensor.dtype, ways, constant=not origins, computed=computed and not origins)
+
+    def __call__(self) -> torch.Tensor:
+        """The tensor, without its gradient."""
+        return without_gradient(self.tensor(), _TENSOR)
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor as the function has it."""
+        return self._one_of(map(self._end, self.origins))
+
+    def checked(self, values: Iterator[Any]) -> torch.Tensor:
+        """The tensor without its gradient, where its ways lead to the next of these values."""
+        return without_gradient(self._one_of(values), _TENSOR)
+
+    def _one_of(self, values: Iterator[Any]) -> torch.Tensor:
+        """The value that all ways lead to, in their order."""
+        first, *others = self.origins
+        tensor = next(values)
+        if not isinstance(tensor, torch.Tensor):
+            raise _ended(first)
+        for other in others:
+            value = next(values)
+            if not isinstance(value, torch.Tensor):
+                raise _ended(other)
+            if value is not tensor:
+                raise InvalidInput(
+                    f"{first.name} and {other.name} were one tensor when the function was traced, and are two now; optimize again"
+                )
+        if tensor.shape != self.shape or tensor.dtype is not self.dtype:
+            raise _another_kind(f"tensor {self.name} of the function", tensor, self.shape, self.dtype)
+        return tensor
+
+    @staticmethod
+    def _end(origin: Origin) -> Any:
+        try:
+            return origin.read()
+        except READ_ERRORS:
+            raise _ended(origin) from None
+
+
+def _ended(origin: Origin) -> InvalidInput:
+    return InvalidInput(f"{origin.name} was a tensor when the function was traced, and is none now; optimize again")
+
+
+def without_gradient(tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """The tensor's values alone. Warns (GradientsDropped) where a gradient is asked for that no kernel gives."""
+    if not tensor.requires_grad:
+        return tensor
+    if torch.is_grad_enabled():
+        warn_of_gradient(what)
+    return tensor.detach()
+
+
+def same_value(first: object, second: object) -> bool:
+    """Whether two values that are no tensors are the same: of one type, and equal; NaN is itself, and 0.0 is not -0.0."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, (float, complex, np.inexact)):
+        return repr(first) == repr(second)
+    try:
+        return first is second or bool(first == second)
+    except (RuntimeError, ValueError, TypeError):  # containers of tensors or arrays compare element by element
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentLeaf:
+    """One place in the arguments: a tensor of fixed shape and dtype, or a value that was traced as a constant."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype | None = None
+    constant: Any = _NOT_A_TENSOR
+
+    @classmethod
+    def of(cls, name: str, example: Any) -> ArgumentLeaf:
+        """The place that `example` stands in. Raises InvalidInput for a tensor that has no one shape."""
+        if isinstance(example, torch.Tensor):
+            if example.is_nested:
+                raise InvalidInput(f"argument {name} is a nested tensor; use a dense tensor")
+            return cls(name, tuple(example.shape), example.dtype)
+        return cls(name, constant=example)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether a tensor stands here."""
+        return self.dtype is not None
+
+    def accept(self, value: Any) -> Any:
+        """`value` without its gradient; raises ShapeMismatch or InvalidInput when the program was traced with another kind."""
+        if not self.is_tensor:
+            if not same_value(value, self.constant):
+                raise InvalidInput(f"argument {self.name} was {self.constant!r} when optimized, not {value!r}; optimize again")
+            return value
+        if not isinstance(value, torch.Tensor):
+            raise InvalidInput(f"argument {self.name} must be a torch tensor, not {type(value).__name__}")
+        if tuple(value.shape) != self.shape or value.dtype is not self.dtype:
+            raise _another_kind(f"argument {self.name}", value, self.shape, self.dtype)
+        return without_gradient(value, f"argument {self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """How a function is called: its signature, and what stood at each place of the example call."""
+
+    fn: Callable[..., Any]
+    signature: inspect.Signature
+    structure: TreeSpec
+    leaves: tuple[ArgumentLeaf, ...]
+    positional: bool
+    """Whether the example call was positional tensors only, one per leaf but for default values, so that such calls need no
+    binding."""
+    defaults: tuple[Any, ...] = field(repr=False, compare=False)
+    """The default arguments that `signature` tells of."""
+    count: int = 0
+    """Arguments that the example call gave by position; functions may treat what is named differently."""
+    objects: bool = False
+    """Whether objects among the arguments are opened."""
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """The way `fn(*args, **kwargs)` calls `fn`. Raises InvalidInput when `fn` does not take these arguments."""
+        signature = _signature(fn, len(args))
+        bound = _bind(fn, signature, args, kwargs)
+        with_paths, structure = tree_flatten_with_path(opened(dict(bound.arguments)))
+        names: list[str] = []
+        for path, _ in with_paths:
+            names.append(unused_name(_leaf_name(path), names))
+        leaves = tuple(ArgumentLeaf.of(name, example) for name, (_, example) in zip(names, with_paths, strict=True))
+        tensors = len(args) <= len(leaves) and all(leaf.is_tensor for leaf in leaves[: len(args)])
+        alone = all(isinstance(arg, torch.Tensor) for arg in args) and not any(leaf.is_tensor for leaf in leaves[len(args) :])
+        positional = not kwargs and tensors and alone
+        return cls(fn, signature, structure, leaves, positional, _defaults(fn), len(args), has_objects(structure))
+
+    @property
+    def tensors(self) -> tuple[ArgumentLeaf, ...]:
+        """The places where tensors stand."""
+        return tuple(leaf for leaf in self.leaves if leaf.is_tensor)
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The tensors of a call, checked against the example's. Raises ShapeMismatch and InvalidInput naming the argument."""
+        unbound = self.positional and not kwargs and len(args) == len(self.leaves)
+        values = args if unbound else self.placed(args, kwargs)
+        accepted = [leaf.accept(value) for leaf, value in zip(self.leaves, values, strict=True)]
+        return [value for leaf, value in zip(self.leaves, accepted, strict=True) if leaf.is_tensor]
+
+    def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What stands at each place in a call, defaults included. Raises InvalidInput for a call with other places."""
+        arguments = dict(_bind(self.fn, self._signature(len(args)), args, kwargs).arguments)
+        values, structure = tree_flatten(_in_order(self._opened(arguments), self.structure))
+        if structure != self.structure:
+            names = ", ".join(leaf.name for leaf in self.leaves)
+            raise InvalidInput(f"call with the same arguments as when optimized: {names}")
+        return values
+
+    def _opened(self, arguments: dict[str, Any]) -> Any:
+        """The arguments of a call with their objects opened, if any were in the example call."""
+        return opened(arguments, (torch.Tensor, _Mark)) if self.objects else arguments
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None]:
+        """For each tensor of a call, which of the call's own tensors it is, in their order; None for a default argument's."""
+        tensors, structure = flat((tuple(args), dict(kwargs)))
+        marks = [_Mark(number) if isinstance(value, torch.Tensor) else value for number, value in enumerate(tensors)]
+        order = {mark.number: position for position, mark in enumerate(mark for mark in marks if isinstance(mark, _Mark))}
+        values = self.placed(*tree_unflatten(marks, structure))
+        tensor_values = [value for leaf, value in zip(self.leaves, values, strict=True) if leaf.is_tensor]
+        return [order[value.number] if isinstance(value, _Mark) else None for value in tensor_values]
+
+    def _signature(self, count: int) -> inspect.Signature:
+        """The function's signature with the default arguments it has now."""
+        return self.signature if self.has_its_defaults else _signature(self.fn, count)
+
+    @property
+    def has_its_defaults(self) -> bool:
+        """Whether the function's default arguments are the very ones that it had in the example call."""
+        now = _defaults(self.fn)
+        return len(now) == len(self.defaults) and all(map(operator.is_, now, self.defaults))
+
+    def call(self, fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:
+        """`fn` with `tensors`, of the leaves' shapes and dtypes, at the places of tensors, and the constants everywhere else.
+
+        Raises InvalidInput where it puts something into a list or dict that it is given, or takes something out of one.
+        """
+        remaining = iter(tensors)
+        values = [next(remaining) if leaf.is_tensor else leaf.constant for leaf in self.leaves]
+        bound = inspect.BoundArguments(self.signature, tree_unflatten(values, self.structure))
+        args, kwargs = _as_given(bound, self.count)
+        returned = fn(*args, **kwargs)
+        left, structure = tree_flatten(self._opened(dict(bound.arguments)))
+        if structure != self.structure or any(map(operator.is_not, left, values)):
+            name = next((leaf.name for leaf, *pair in zip(self.leaves, left, values, strict=False) if operator.is_not(*pair)), "")
+            what = f"the list, dict or object that {name} is in" if name else "a list, dict or object among its arguments"
+            remedy = 'copy it first and return what is new, or use torch.compile(..., backend="mugraph")'
+            raise InvalidInput(f"{getattr(fn, '__name__', 'the function')} changes {what}; {remedy}")
+        return returned
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Stands for the tensor of that number while a call is bound."""
+
+    number: int
+
+
+View = Callable[[Any], Any]
+"""Makes of a tensor the view of it that a function returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One place in what a function returned: a constant, or a tensor, which is the program's output `number`.
+
+    Where its memory is that of another tensor, a call gives it as such: `view` of the program's input `input`, or of what
+    stands at the place `base`, which may also be the very same tensor. `copied` where an equal tensor, but not the same, stands
+    before.
+    """
+
+    constant: Any = None
+    number: int | None = None
+    input: int | None = None
+    base: int | None = None
+    view: View | None = None
+    copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a function returned: its structure, and what stood at each place."""
+
+    structure: TreeSpec
+    places: tuple[Place, ...]
+    _select: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
+    """What `unflatten` does, where the function returns one output of the program or a tuple of them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_select", _selection(self.structure, self.places))
+
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+        """The outputs where the function has its tensors; `inputs` are those of the call, for results that are one of them."""
+        if self._select is not None:
+            return self._select(outputs)
+        made: dict[int, Any] = {}
+        for index in sorted(range(len(self.places)), key=lambda index: self.places[index].base is not None):
+            made[index] = _made(self.places[index], made, outputs, inputs)
+        return tree_unflatten([made[index] for index in range(len(self.places))], self.structure)
+
+    @property
+    def numbers(self) -> tuple[int | None, ...]:
+        """By place, which output of the program it is; None for constants."""
+        return tuple(place.number for place in self.places)
+
+
+def _selection(structure: TreeSpec, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any] | None:
+    """A selection of the program's outputs, where the function returns one or a tuple of them, and no views or copies."""
+    numbers = [place.number for place in places if place.number is not None and place == Place(number=place.number)]
+    if len(numbers) < len(places):
+        return None
+    if structure.is_leaf():
+        return selection(numbers[0])
+    if structure.type is tuple and all(child.is_leaf() for child in structure.children()):
+        return selection(numbers)
+    return None
+
+
+def _made(place: Place, made: Mapping[int, Any], outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
+    if place.number is None:
+        return place.constant
+    if place.input is not None and inputs:
+        source = inputs[place.input]
+    else:
+        source = outputs[place.number] if place.base is None else made[place.base]
+    if place.view is not None and (place.base is not None or inputs):
+        return place.view(source)
+    return source.clone() if place.copied else source
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCalling:
+    """How something that takes tensors in order, and gives its outputs in order, is called in the place of a PyTorch function.
+
+    Its inputs are the tensors among the arguments, then those that `sources` give.
+    """
+
+    name: str
+    arguments: Arguments
+    sources: tuple[CapturedSource, ...]
+    results: Results
+    strides: tuple[tuple[int, ...] | None, ...]
+    """By input, the strides that it must have, where what the function returns depends on them."""
+    inputs: tuple[str, ...]
+    """Names of the inputs."""
+    _read: Callable[[], list[Any]] = field(init=False, repr=False, compare=False)
+    """What all ways of all sources lead to."""
+    _constants: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The sources that are the same for ever."""
+    _copies: dict[tuple[int, torch.device], torch.Tensor] = field(init=False, repr=False, compare=False)
+    """Copies of these on other devices than their own."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_read", reader([origin for source in self.sources for origin in source.origins]))
+        object.__setattr__(self, "_constants", tuple(number for number, source in enumerate(self.sources) if source.constant))
+        object.__setattr__(self, "_copies", {})
+
+    @property
+    def captured(self) -> tuple[torch.Tensor, ...]:
+        """Parameters, buffers and tensors the function closes over, as they are now."""
+        return self.captured_beside(())
+
+    def captured_beside(self, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The same for a call with these tensors: constants of the function lie where they do."""
+        with torch.no_grad():
+            return tuple(self._brought(tensors))
+
+    def _brought(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors of `sources`, beside those of a call; raises what the sources raise."""
+        try:
+            values = iter(self._read())
+        except READ_ERRORS:
+            return [source() for source in self.sources]  # one of which says what is wrong
+        brought = [source.checked(values) for source in self.sources]
+        return self._with_constants_beside(brought, tensors) if self._constants else brought
+
+    def _with_constants_beside(self, brought: list[torch.Tensor], tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """What the function brings along, constants on the GPU of a call where none of the call's tensors is where they are."""
+        given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        devices = [tensor.device for tensor in given if tensor.dim()] or [tensor.device for tensor in given]
+        for number in self._constants:
+            constant = brought[number]
+            if devices and constant.device not in devices:
+                there = device_beside(devices)
+                if (number, there) not in self._copies:
+                    with torch.inference_mode(False), torch.no_grad():
+                        self._copies[number, there] = constant.to(there)
+                brought[number] = self._copies[number, there]
+        return brought
+
+    @property
+    def constants(self) -> tuple[SavedConstant, ...]:
+        """The last inputs, which the function computes of no tensor; raises StorageError for what cannot be saved."""
+        return tuple(SavedConstant.of(source.name, source()) for source in self.sources if source.computed)
+
+    @property
+    def signature_record(self) -> SignatureRecord:
+        """How the function is called, and the names of what it brings along, as JSON can say it."""
+        slots: list[Any] = [Slot(number) for number in range(len(self.arguments.tensors))]
+        try:
+            arguments = described(self.arguments.call(_given, slots))
+        except InvalidInput:  # there are objects among them
+            arguments = None
+        names = (
+            [] if source.constant else [way.name for way in source.origins] for source in self.sources if not source.computed
+        )
+        return SignatureRecord(self.name, arguments, tuple(tuple(dict.fromkeys(each)) for each in names), self.strides)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether one of `captured` requires a gradient as the function has it."""
+        return any(source.tensor().requires_grad for source in self.sources)
+
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The arguments and the tensors of `sources`, where a call is of tensors alone, as the example was."""
+        arguments = self.arguments
+        if kwargs or not arguments.positional or any(self.strides) or (arguments.defaults and not arguments.has_its_defaults):
+            return None
+        return (*args, *self._brought(args)) if self.sources else args
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """One tensor per input; raises ShapeMismatch or InvalidInput naming the tensor that does not fit."""
+        given = self.arguments.flatten(args, kwargs)
+        tensors = given + self._brought(given)
+        for number, (wanted, tensor) in enumerate(zip(self.strides, tensors, strict=False)):
+            if wanted is not None and not lies_alike(tensor, wanted):
+                raise InvalidInput(
+                    f"{self.inputs[number]} has strides {list(tensor.stride())}, optimized for {list(wanted)}: what "
+                    f"{self.name} returns depends on them; make it contiguous, or optimize again"
+                )
+        return tensors
+
+    def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What `flatten` gives for a call that is an example, of which nobody wants gradients."""
+        with torch.no_grad():
+            return self.flatten(args, kwargs)
+
+    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+        """The outputs as the function returns them: tuples, lists, dicts, None and numbers in place.
+
+        With the call's `inputs`, results that share memory with them or each other do so here, as they do in eager PyTorch.
+        """
+        return self.results.unflatten(outputs, inputs)
+
+    def call(self, executable: Callable[..., Sequence[Any]], *args: Any, **kwargs: Any) -> Any:
+        """`executable(*tensors)` with the arguments and the result of the traced function."""
+        inputs = self.flatten(args, kwargs)
+        return self.unflatten(executable(*inputs), inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(FunctionCalling):
+    """A PyTorch function as a program, and how to call the program in its place."""
+
+    graph: Graph
+
+
+def _given(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs
+
+
+def _another_kind(what: str, tensor: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None) -> ShapeMismatch:
+    has, wanted = f"{tensor.dtype} {list(tensor.shape)}", f"{dtype} {list(shape)}"
+    return ShapeMismatch(f"{what} is {has}, optimized for {wanted}; optimize again for other inputs")
+
+
+def lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+    """Whether a tensor has these strides, but for dimensions of size 1."""
+    have = tensor.stride()
+    if have == strides:  # which takes a fraction of the time
+        return True
+    return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, have, strides, strict=True))
+
+
+def check_value(what: str, value: object) -> None:
+    """Raise InvalidInput for a value that may hold tensors where PyTorch's pytree does not find them, or may change."""
+    if not isinstance(value, _VALUES):
+        remedy = "use tensors, numbers, tuples, lists and dicts, or register the class with torch.utils._pytree"
+        raise InvalidInput(f"{what} a {type(value).__name__}, into which PyTorch does not look; {remedy}")
+
+
+def places_of_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Where the tensors of a call stand, in their order: position or name, then the way inside containers."""
+    paths: list[tuple[Any, ...]] = []
+    positional, named = opened((tuple(args), dict(kwargs)))
+    for top, value in (*enumerate(positional), *named.items()):
+        paths += [(top, *map(str, path)) for path, leaf in tree_flatten_with_path(value)[0] if isinstance(leaf, torch.Tensor)]
+    return paths
+
+
+def _signature(fn: Callable[..., Any], count: int) -> inspect.Signature:
+    try:
+        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):  # functions written in C have none
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        return inspect.Signature([inspect.Parameter(f"argument{position}", kind) for position in range(count)])
+
+
+def default_of(fn: Callable[..., Any], name: str) -> Any:
+    """What a function has for an argument by default; inspect.Parameter.empty where that is nothing."""
+    parameter = _signature(fn, 0).parameters.get(name)
+    return inspect.Parameter.empty if parameter is None else parameter.default
+
+
+def _defaults(fn: Callable[..., Any]) -> tuple[Any, ...]:
+    """The default arguments of a function in Python, or of a module's or an object's method."""
+    called = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    function = called.__func__ if isinstance(called, MethodType) else called
+    named = getattr(function, "__kwdefaults__", None) or {}
+    return (*(getattr(function, "__defaults__", None) or ()), *named.values())
+
+
+def _in_order(value: Any, structure: TreeSpec) -> Any:
+    """The value with the keys of its dicts in the order that they have in `structure`, where they are the same keys."""
+    children = structure.children()
+    if type(value) is dict and structure.type is dict and value.keys() == set(structure.context):
+        return {key: _in_order(value[key], child) for key, child in zip(structure.context, children, strict=True)}
+    if type(value) in (list, tuple) and structure.type is type(value) and len(value) == len(children):
+        return type(value)(_in_order(part, child) for part, child in zip(value, children, strict=True))
+    return value
+
+
+def _bind(
+    fn: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInput(f"{getattr(fn, '__name__', type(fn).__name__)} takes {signature}: {error}") from None
+    bound.apply_defaults()
+    return bound
+
+
+def _as_given(bound: inspect.BoundArguments, count: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments of a call that gives the first `count` by position, and those that have no other way."""
+    named = [
+        name
+        for position, (name, parameter) in enumerate(bound.signature.parameters.items())
+        if position >= count and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    return bound.args[: len(bound.args) - len(named)], {name: bound.arguments[name] for name in named} | bound.kwargs
+
+
+def _leaf_name(path: Any) -> str:
+    """`x` for argument x, `batch.mask` and `layers.0` inside containers."""
+    return ".".join(re.findall(r"\w+", keystr(path)))

@@ -1,0 +1,440 @@
+"""Running torch.export: from a function and example arguments to a recorded ATen graph, or one line saying why not."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import operator
+import re
+import sys
+import threading
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.autograd import forward_ad
+from torch.export import ExportedProgram, default_decompositions
+from torch.export.graph_signature import OutputKind
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
+from mugraph.frontend.calls.objects import leaves_of
+from mugraph.frontend.calls.pytree import Arguments
+from mugraph.frontend.operators.aten import ROWS
+from mugraph.frontend.recording.compiler_questions import heard
+from mugraph.frontend.recording.composites import fewer_overrides, has_operators_of_others
+from mugraph.frontend.recording.decompositions import DECOMPOSITIONS
+from mugraph.frontend.recording.kept_tensors import Held, Made
+from mugraph.frontend.rewriting.flex_attention import OPERATOR, attention, failed_to_reach_it, reaching_the_operator, written_out
+from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
+
+_NOISY_LOGGERS = ("torch._guards", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+_ONE_AT_A_TIME = threading.RLock()
+"""torch.export changes the state of the process while it runs, as silencing it does: threads take turns."""
+_QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
+_SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
+"""Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
+_KEPT = frozenset({"_safe_softmax", "eye"})
+"""Calls that are taken for others later (`mugraph.frontend.rewriting.safe_softmax`), and those that PyTorch takes apart into such
+as it cannot make: `eye` of more than 255 rows into a range of unsigned 16-bit integers."""
+_CHECKED = "aten::linalg_"
+"""Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
+_READ = frozenset({"", "_operator", "builtins", "math", "torch"})
+"""Modules whose functions are called in the graphs that Dynamo makes of what it reads."""
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
+
+
+class Recorder(torch.nn.Module):
+    """The function as a module from a flat list of tensors to one, which is all that torch.export has to know of it.
+
+    The tensors are those of the arguments and then, in the place of the `captured` ones that no module owns, tensors like them.
+    """
+
+    def __init__(self, fn: Callable[..., Any], arguments: Arguments, watch: Watch, held: Held) -> None:
+        super().__init__()
+        self.fn = with_recorded_lines(fn)
+        self.arguments = arguments
+        self.watch = watch
+        self.held = held
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Call the function, and keep what it returned for its structure."""
+        own = len(self.arguments.tensors)
+        kept: list[str] = []
+        made = Made(tensors[:own], [*self.parameters(), *self.buffers(), *tensors[own:]])
+        self.held.looked_at_again()
+        try:
+            with self.watch.instead(tensors[own:], made), heard():
+                returned = self.arguments.call(self.fn, tensors[:own])
+        finally:
+            kept = self.held.taken_back(made, self.watch.instead_of)
+        if kept:
+            remedy = "return it instead; where it only fills a cache, call the function once before"
+            raise InvalidInput(f"{self.watch.name} keeps a tensor in {kept[0]}, which no result would do: {remedy}")
+        self.watch.returned = returned
+        return [leaf for leaf in leaves_of(returned) if is_computed(leaf)]
+
+
+def is_computed(leaf: Any) -> bool:
+    """Whether a result is a tensor, or a number that is read from one."""
+    return isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+class Watch(TorchFunctionMode):
+    """What a function reaches for while it runs, tensors with data, which it captures, and how tensors lie in memory; and what it
+    returns.
+
+    Captured tensors that have a stand-in are replaced by it, so that nothing can depend on the values they have now. `reached`
+    are those that it captures, in the order in which it came to them.
+    """
+
+    def __init__(self, name: str, captured: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.name = name
+        self.captured = list(captured)
+        self.reached: list[torch.Tensor] = []
+        self.asks_for_strides = False
+        self.returned: Any = None
+        self._stand_ins: dict[int, torch.Tensor] = {}
+        self._made = Made((), ())
+        self._below: list[Any] = []
+
+    def instead(self, stand_ins: Sequence[torch.Tensor], made: Made) -> Self:
+        """The mode with these in the place of the captured tensors; `made` is told of every call."""
+        self._made = made
+        self._below = _function_modes()
+        self._stand_ins = {id(real): other for real, other in zip(self.captured, stand_ins, strict=False)}
+        return self
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asks_for_strides |= func in _QUESTIONS_OF_STRIDES
+        args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
+        if func is OPERATOR:
+            with self._all_modes():
+                return attention(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._made.note(func, args, kwargs, result)
+        return result
+
+    @contextlib.contextmanager
+    def _all_modes(self) -> Iterator[None]:
+        """This mode, and those below it that PyTorch took away for the call of an operator."""
+        with contextlib.ExitStack() as modes:
+            left = _function_modes()
+            for mode in (*(mode for mode in self._below if mode not in left), self):
+                modes.enter_context(mode)
+            yield
+
+    def instead_of(self, value: Any) -> Any:
+        """What stands for a captured tensor; anything else itself."""
+        return self._stand_ins.get(id(value), value)
+
+    def _instead_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        stand_in = self._stand_ins.get(id(tensor))
+        captured = stand_in is not None or type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if captured and not any(tensor is known for known in self.reached):
+            self.reached.append(tensor)
+        return tensor if stand_in is None else stand_in
+
+
+def _function_modes() -> list[Any]:
+    """The modes that see calls of torch functions, outermost first."""
+    return list(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]  # torch's
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A function as torch.export has recorded it."""
+
+    exported: ExportedProgram
+    recorder: Recorder
+    captured: tuple[torch.Tensor, ...]
+    """The tensors that are inputs of the program after the arguments' because the function captures them."""
+
+    def in_rows(self) -> ExportedProgram:
+        """The recorded calls, with everything that has no row decomposed as far as PyTorch can."""
+        return self._decomposed(_decompositions())
+
+    def in_calls(self) -> ExportedProgram:
+        """The recorded calls, with only that decomposed which PyTorch has no kernel for, and which has no row."""
+        table = _decompositions()
+        composite = {op: table[op] for op in table if op.has_kernel_for_dispatch_key(_COMPOSITE) or op in _SPELLED}
+        return self._decomposed(composite)
+
+    def _decomposed(self, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
+        """The recorded calls but for those in `table`. Raises InvalidInput for what PyTorch records and cannot decompose, and
+        UnsupportedOperator where it loses casts."""
+        name = getattr(self.recorder.fn, "__name__", type(self.recorder.fn).__name__)
+        try:
+            program = _decomposed(self.exported, table)
+        except (RuntimeError, TypeError) as error:  # as for gradients inside the function
+            raise _explained(name, error) from error
+        if _types_of_results(program) != _types_of_results(self.exported):
+            raise UnsupportedOperator(f"{name}: PyTorch loses casts of autocast where it takes operators apart; cast by hand")
+        return program
+
+    @property
+    def literals(self) -> frozenset[str]:
+        """Placeholders of tensors that the function itself writes down, as in torch.tensor(0.5)."""
+        lifted = torch.ops.aten.lift_fresh_copy.default
+        return frozenset(node.args[0].name for node in self.exported.graph.nodes if node.target is lifted)
+
+    @property
+    def returned(self) -> Any:
+        """What the function returned: its structure, with tensors without data."""
+        return self.recorder.watch.returned
+
+
+def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Sequence[torch.Tensor]) -> Recording:
+    """Record `fn` on tensors like `examples`, those among its arguments; every argument is a tensor of its own, and so is what
+    the function captures. Raises the error that says what of it cannot be a program."""
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), reaching_the_operator():
+        try:
+            held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
+
+            def recorded(captured: Sequence[torch.Tensor]) -> Recording:
+                recorder = Recorder(fn, arguments, Watch(name, captured), held)
+                return Recording(_exported(recorder, [*examples, *captured]), recorder, tuple(captured))
+
+            if (again := _recorded_as_before(fn, recorded)) is not None:
+                return again
+            found = recorded(())
+            if captured := found.recorder.watch.reached:
+                found = recorded(captured)
+                _remember(fn, captured)
+            return found
+        except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
+            raise _explained(name, error) from error
+
+
+_CAPTURED_BEFORE: MutableMapping[Callable[..., Any], list[weakref.ref[torch.Tensor]]] = WeakIdKeyDictionary()
+"""Weak references to the tensors that a function captured when it was recorded last, by function."""
+
+
+def _remember(fn: Callable[..., Any], captured: Sequence[torch.Tensor]) -> None:
+    """Keep in mind what a function captures, unless it is an object that takes no weak references."""
+    with contextlib.suppress(TypeError):
+        _CAPTURED_BEFORE[fn] = [weakref.ref(tensor) for tensor in captured]
+
+
+def _recorded_as_before(fn: Callable[..., Any], recorded: Callable[[list[torch.Tensor]], Recording]) -> Recording | None:
+    """The function as it is recorded with inputs for what it captured before; None where that is not what it captures now, in the
+    same order, or where it cannot be recorded so: then it is found out anew."""
+    try:
+        references = _CAPTURED_BEFORE.get(fn, [])
+    except TypeError:  # no weak references
+        return None
+    captured = [tensor for reference in references if (tensor := reference()) is not None]
+    if not captured:
+        return None
+    try:
+        found = recorded(captured)
+    except (Exception, SystemExit):  # whatever the function raises, it raises again
+        return None
+    reached = found.recorder.watch.reached
+    return found if len(reached) == len(captured) and all(map(operator.is_, reached, captured)) else None
+
+
+def recorded_at_all_sizes(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dims: Mapping[int | str, Mapping[int, torch.export.Dim]],
+) -> ExportedProgram:
+    """The calls of `fn` with symbols for the sizes of `dims`, by argument and position: those at every size in the ranges.
+
+    Arguments are all positional or all named. Dynamo reads the function's bytecode here, so that whatever Python asks of a size
+    becomes a condition. Raises what PyTorch raises where not all sizes in the ranges meet all conditions, or where it cannot read
+    the function, and UnsupportedOperator for a condition of several sizes together.
+    """
+    positional = tuple(dims.get(number) for number in range(len(args)))
+    named = {name: dims.get(name) for name in kwargs}
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), _spelled_attention():
+        stand_ins = tree_map_only(torch.Tensor, _stand_in, (tuple(args), dict(kwargs)))
+        capture = torch._dynamo.export(
+            _Called(fn),
+            dynamic_shapes={"args": positional} if args else {"kwargs": named},
+            assume_static_by_default=True,
+            tracing_mode="symbolic",
+        )
+        calls = capture(*stand_ins[0], **stand_ins[1]).graph_module
+        _check_read(calls)
+        _check_conditions(calls.graph)
+        program = torch.export.export(written_out(calls), *stand_ins, dynamic_shapes=positional if args else named, strict=False)
+        _check_conditions(program.graph)
+        return program
+
+
+@contextlib.contextmanager
+def _spelled_attention() -> Iterator[None]:
+    """Modules of attention call the operators that they are made of, not one that does all of it, as where they are traced."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _check_read(calls: torch.fx.GraphModule) -> None:
+    """Raise UnsupportedOperator where Dynamo left a call of the user's Python as it is (`torch._dynamo.allow_in_graph`)."""
+    for node in calls.graph.nodes:
+        if node.op in ("call_function", "call_module"):
+            called = type(calls.get_submodule(node.target)) if node.op == "call_module" else node.target
+            if (getattr(called, "__module__", None) or "").partition(".")[0] not in _READ:
+                raise UnsupportedOperator(f"{node.name} is Python that Dynamo does not read; leave allow_in_graph out")
+
+
+def _check_conditions(graph: torch.fx.Graph) -> None:
+    """Raise UnsupportedOperator for a condition of several sizes together: PyTorch does not ask whether all in their ranges meet
+    such a one, unless it is that two are the same."""
+    values = (node.meta.get("val") for node in graph.nodes if node.op == "placeholder")
+    sizes: Iterator[Any] = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
+    environment = next((size.node.shape_env for size in sizes if isinstance(size, torch.SymInt)), None)
+    for guard in () if environment is None else environment.guards:
+        if len(guard.expr.free_symbols) > 1 and not _are_same(guard.expr):
+            raise UnsupportedOperator(f"what it does depends on several sizes together: {guard.expr}")
+
+
+def _are_same(condition: Any) -> bool:
+    """Whether a condition says that two sizes are the same, in other words (`a + 1 == b + 1`) or among others, as where both are
+    broadcast."""
+    if condition.func.__name__ == "Or":  # of sympy, which PyTorch brings along
+        return any(map(_are_same, condition.args))
+    if not (condition.is_Relational and condition.rel_op == "=="):
+        return False
+    terms = (condition.lhs - condition.rhs).as_coefficients_dict()
+    return len(terms) == 2 and all(term.is_Symbol for term in terms) and sum(terms.values()) == 0
+
+
+class _Called(torch.nn.Module):
+    """A function as a module that is called like it."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
+    listening = heard() if has_operators_of_others(program.graph) else contextlib.nullcontext()
+    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), _transforms_left(), fewer_overrides(program.graph), listening:
+        decomposed: ExportedProgram = program.run_decompositions(dict(table))
+        if any(spec.kind is OutputKind.TOKEN for spec in decomposed.graph_signature.output_specs):
+            without = {op: table[op] for op in table if not op.name().startswith(_CHECKED)}
+            decomposed = program.run_decompositions(without)
+        return decomposed
+
+
+def _types_of_results(program: ExportedProgram) -> list[torch.dtype | None]:
+    """The element types of what the function returns, None for numbers."""
+    results = program.graph.output_node().args[0]
+    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    return [
+        getattr(result.meta.get("val"), "dtype", None) if isinstance(result, torch.fx.Node) else None
+        for result, kind in zip(results, kinds, strict=True)
+        if kind is OutputKind.USER_OUTPUT
+    ]
+
+
+def _exported(recorder: Recorder, examples: Sequence[torch.Tensor]) -> ExportedProgram:
+    return torch.export.export(recorder, tuple(map(_stand_in, examples)), strict=False)
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own that lies in memory alike, and shares neither that nor its values: export takes equal ones for one."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions of everything that has no row, but for what is kept; and ours."""
+    table: Mapping[Any, Callable[..., Any]] = default_decompositions()
+    kept = ROWS.keys() | _KEPT
+    own = {op: table[op] for op in table if op.overloadpacket.__name__ not in kept}
+    return {**own, **DECOMPOSITIONS}
+
+
+def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
+    if isinstance(error, MugraphError):
+        return error
+    place = line_of_error(error)
+    where = f"{name} ({place})" if place else name
+    if failed_to_reach_it(error):
+        remedy = "use torch.compile(backend='mugraph'), or a PyTorch that calls it as it is"
+        return UnsupportedOperator(f"{where}: flex_attention is compiled by PyTorch before it can be traced; {remedy}")
+    text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    if isinstance(error, (GuardOnDataDependentSymNode, DataDependentOutputException)):
+        remedy = "it may depend on shapes only, or use torch.compile(backend='mugraph')"
+        return UnsupportedOperator(f"{where}: control flow depends on the values of a tensor; {remedy}")
+    if "is mutated in the forward" in text:
+        return InvalidInput(f"{where} changes a tensor it closes over; return the new value instead")
+    if isinstance(error, (RuntimeError, ValueError)) and _SHAPE_COMPLAINT.search(text):
+        return ShapeMismatch(f"{where}: {text}")
+    remedy = ""
+    if _is_of_gradients(error):
+        remedy = "; not all transforms of torch.func can be recorded: use torch.compile(backend='mugraph')"
+    return InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}{remedy}")
+
+
+_DIFFERENTIATING = frozenset({"torch._functorch.eager_transforms", "torch._functorch.predispatch"})
+"""Modules of PyTorch; what it differentiates it wraps into TensorWrappers."""
+
+
+def _is_of_gradients(error: BaseException) -> bool:
+    """Whether an error came of a transform of torch.func that differentiates, as grad and jvp do."""
+    called = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return not called.isdisjoint(_DIFFERENTIATING) or "TensorWrapper" in str(error)
+
+
+@contextlib.contextmanager
+def _transforms_left() -> Iterator[None]:
+    """Leave the transforms of torch.func that an error broke off: whatever is computed later in the process would be in them."""
+    depth, level = torch._C._functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
+    try:
+        yield
+    finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        while forward_ad._current_level > level:
+            forward_ad.exit_dual_level()  # type: ignore[no-untyped-call]
+        if level < 0 and sys.exc_info()[0] is not None:
+            _leave_forward_mode()
+
+
+def _leave_forward_mode() -> None:
+    """Leave a level of forward-mode differentiation that a graph entered by itself, of which PyTorch's Python does not know."""
+    try:
+        level = torch._C._enter_dual_level()
+    except RuntimeError:  # there is one: they do not nest
+        level = 0
+    torch._C._exit_dual_level(level=level)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch.export logs, warns and prints about functions that are refused in one line anyway."""
+    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        silence = io.StringIO()
+        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,13 @@
+"""Recorded graphs with symbolic sizes: whether one program serves every size, and what has to be masked for that.
+
+One size:
+
+- `symbolic_axis`: whether calls do the same to every slice along an axis.
+- `masked_axis`: graphs that reduce the axis, as graphs of a capacity that hold any smaller size; `masked_parts`: the parts of a
+  graph that can be.
+
+Two sizes, as a batch and a length:
+
+- `merged_rows`: the two as rows of one size; `row_parts`: the parts of a graph that are of rows.
+- `batch_axis`: one of the two is a batch, whatever the other one is; `one_symbol` has tensors with one of them left.
+"""
