@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import mugraph
-from mugraph.frontend.rewriting.fused_layers import WRITTEN_OUT
+from mugraph.frontend.rewriting.fused_layers import DECOMPOSED_LAYERS
 from mugraph.integrations.torch_compile import compilations
 
 aten = torch.ops.aten
@@ -43,7 +43,7 @@ def test_attention_is_that_of_the_kernel(mask: str, options: tuple[bool, bool], 
     operator = aten._native_multi_head_attention.default
     arguments = (*operands, WIDTH, HEADS, *PROJECTIONS, MASKS[mask][0], *options, MASKS[mask][1])
     wanted, probabilities = operator(*arguments)
-    got, ours = WRITTEN_OUT[operator](*arguments)
+    got, ours = DECOMPOSED_LAYERS[operator](*arguments)
     torch.testing.assert_close(got, wanted, equal_nan=True)
     if options[0]:
         torch.testing.assert_close(ours, probabilities, equal_nan=True)
@@ -59,13 +59,13 @@ def test_an_encoder_layer_is_that_of_the_kernel(mask: str, norm_first: bool, use
     rest = weights(*4 * [(WIDTH,)], (32, WIDTH), (32,), (WIDTH, 32), (WIDTH,))
     operator = aten._transformer_encoder_layer_fwd.default
     arguments = (x, WIDTH, HEADS, *PROJECTIONS, use_gelu, norm_first, 1e-5, *rest, *MASKS[mask])
-    torch.testing.assert_close(WRITTEN_OUT[operator](*arguments), operator(*arguments))
+    torch.testing.assert_close(DECOMPOSED_LAYERS[operator](*arguments), operator(*arguments))
 
 
 def test_an_empty_batch_is_one() -> None:
     operator = aten._native_multi_head_attention.default
     query = torch.empty(0, LENGTH, WIDTH)
-    result, probabilities = WRITTEN_OUT[operator](query, query, query, WIDTH, HEADS, *PROJECTIONS)
+    result, probabilities = DECOMPOSED_LAYERS[operator](query, query, query, WIDTH, HEADS, *PROJECTIONS)
     assert result.shape == query.shape
     assert probabilities.shape == (0, LENGTH, LENGTH)
 

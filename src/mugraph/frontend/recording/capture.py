@@ -30,7 +30,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.operators.torch_casts import lazy_module, text_of_tensor
-from mugraph.frontend.rewriting.fused_layers import FUNCTIONS, WRITTEN_OUT
+from mugraph.frontend.rewriting.fused_layers import DECOMPOSED_LAYERS, FUNCTIONS
 from mugraph.frontend.rewriting.node_traits import is_static
 
 _FACTORIES: frozenset[Callable[..., Any]] = frozenset(
@@ -174,7 +174,7 @@ class _Recorder(TorchDispatchMode):
         if not func._schema.returns:
             raise UnsupportedOperator(f"{func} is called for what it does")
         with self:
-            decomposed = WRITTEN_OUT.get(func, func.decompose)(*args, **kwargs)
+            decomposed = DECOMPOSED_LAYERS.get(func, func.decompose)(*args, **kwargs)
         if decomposed is not NotImplemented:
             return decomposed
         with enable_python_dispatcher():  # without it some shapes that vary are not broadcast

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mugraph.frontend.rewriting.fused_layers import WRITTEN_OUT
+from mugraph.frontend.rewriting.fused_layers import DECOMPOSED_LAYERS
 
 aten = torch.ops.aten
 
@@ -17,5 +17,5 @@ def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fal
     return source.to(target.dtype).expand(target.shape).clone()
 
 
-DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {aten.copy.default: _copied, **WRITTEN_OUT}
+DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {aten.copy.default: _copied, **DECOMPOSED_LAYERS}
 """By operator; where a part of a tensor is written over, nothing reads what was there."""

@@ -97,7 +97,7 @@ def _encoder_layer(
     return x
 
 
-WRITTEN_OUT: Mapping[Any, Callable[..., Any]] = {
+DECOMPOSED_LAYERS: Mapping[Any, Callable[..., Any]] = {
     aten._native_multi_head_attention.default: _attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }

@@ -5,6 +5,7 @@ One size:
 - `symbolic_axis`: whether calls do the same to every slice along an axis.
 - `masked_axis`: graphs that reduce the axis, as graphs of a capacity that hold any smaller size; `masked_parts`: the parts of a
   graph that can be.
+- `equations`: those of `einsum`, as both see them.
 
 Two sizes, as a batch and a length:
 

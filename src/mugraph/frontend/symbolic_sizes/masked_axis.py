@@ -25,7 +25,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from mugraph.frontend.rewriting.node_traits import mutates
-from mugraph.frontend.symbolic_sizes.symbolic_axis import Axis, Call, SizeMatters, check_call, dim_of, symbols_of
+from mugraph.frontend.symbolic_sizes.equations import Equation
+from mugraph.frontend.symbolic_sizes.symbolic_axis import (
+    Axis,
+    Call,
+    SizeMatters,
+    check_call,
+    check_one_symbol,
+    dim_of,
+    symbols_of,
+)
 
 _aten = torch.ops.aten
 _APPENDED = 4
@@ -89,9 +98,7 @@ def masked(graph: fx.Graph, tensors: dict[str, Any] | torch.nn.Module, watched: 
     data in `meta["val"]`; sizes from 2 on are spoken of. Raises SizeMatters, naming the call, where it does something along the
     axis that no rule knows, or where sizes are anything else than sizes.
     """
-    symbols = {symbol for node in graph.nodes for symbol in symbols_of(node.meta.get("val"))}
-    if len(symbols) != 1:
-        raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and one is wanted")
+    check_one_symbol(graph)
     for zeroes in (True, False):  # of what sums inputs and does nothing else, masks say what is held
         masking = _Masking(graph, watched, zeroes)
         with _disable_current_modes(), torch.no_grad():  # Dynamo's, whose tensors without data are others
@@ -380,15 +387,10 @@ def _contracted(masking: _Masking, call: Call, left: str, right: str) -> None:
 
 def _einsum(masking: _Masking, call: Call) -> None:
     """`einsum` that sums over the axis, which has one letter of its own."""
-    equation: str = call["equation"].replace(" ", "")
-    read, arrow, made = equation.partition("->")
-    if not arrow or "." in equation or symbols_of(call.result):
+    equation = Equation.of(call["equation"], call.axes("tensors"))
+    if equation is None or symbols_of(call.result):
         raise _refused(call, "the axis is not what it sums over")
-    letters = set[str]()
-    for names, node in zip(read.split(","), call["tensors"], strict=True):
-        axis = dim_of(node.meta["val"])
-        letters |= set() if axis is None else {names[axis]}
-    if len(letters) != 1 or any(names.count(letter) > 1 for letter in letters for names in (*read.split(","), made)):
+    if len(equation.axis) != 1 or equation.has_diagonal:
         raise _refused(call, "the axis has several letters, or is on a diagonal")
     _replaced(masking, call, {node: masking.held(node, 0.0) for node in call["tensors"]})
 

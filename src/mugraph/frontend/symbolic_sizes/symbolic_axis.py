@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from mugraph.errors import MugraphError
 from mugraph.frontend.operators.torch_casts import tensors_of
+from mugraph.frontend.symbolic_sizes.equations import Equation
 
 Axis = int | None
 """The dimension that a tensor has of the axis, if any. Its size is c times the symbol s, in m stretches (`stretches_of`) with
@@ -39,9 +40,7 @@ def check_slices(graph: fx.Graph) -> None:
     Nodes have their tensors without data in `meta["val"]`. Sizes from 2 on are spoken of: PyTorch takes for granted that a
     symbol is neither 0 nor 1.
     """
-    symbols = {symbol for node in graph.nodes for symbol in symbols_of(node.meta.get("val"))}
-    if len(symbols) != 1:
-        raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and one is wanted")
+    check_one_symbol(graph)
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             for tensor in tensors_of(node):
@@ -55,6 +54,13 @@ def check_slices(graph: fx.Graph) -> None:
                 raise SizeMatters("slices are no neighbours in what is returned")
         else:
             raise SizeMatters(f"{node.op} {node.target}: nothing is known of it")
+
+
+def check_one_symbol(graph: fx.Graph) -> None:
+    """Raise SizeMatters unless one size of a graph is symbolic, whatever multiples of it there are."""
+    symbols = {symbol for node in graph.nodes for symbol in symbols_of(node.meta.get("val"))}
+    if len(symbols) != 1:
+        raise SizeMatters(f"the recorded calls have {len(symbols)} symbolic sizes, and one is wanted")
 
 
 def with_sizes(graph: fx.Graph) -> fx.Graph:
@@ -177,6 +183,10 @@ class Call:
         """The axis in an operand; None where there is no such operand, too."""
         tensor = self.tensor(name)
         return None if tensor is None else dim_of(tensor)
+
+    def axes(self, name: str) -> list[Axis]:
+        """The axis in each of the tensors that an operand lists."""
+        return [dim_of(tensor) for source in self[name] for tensor in _tensors_of(source)]
 
     def rank(self, name: str) -> int:
         tensor = self.tensor(name)
@@ -343,8 +353,7 @@ def _without_drops(call: Call) -> Axis:
 
 
 def _joined(call: Call, stacked: bool) -> Axis:
-    tensors: list[fx.Node] = list(call["tensors"])
-    axes = [dim_of(tensor) for node in tensors for tensor in _tensors_of(node)]
+    axes = call.axes("tensors")
     if {*axes} == {None}:
         return None
     dim = call["dim"] % call.result.dim()
@@ -385,21 +394,17 @@ def _linear(call: Call) -> Axis:
 
 def _contracted(call: Call) -> Axis:
     """`einsum` with a letter for each dimension."""
-    equation: str = call["equation"].replace(" ", "")
-    read, arrow, made = equation.partition("->")
-    if not arrow or "." in equation:
+    equation = Equation.of(call["equation"], call.axes("tensors"))
+    if equation is None:
         raise SizeMatters("its equation does not name the dimensions of its result")
-    letters = set[str]()
-    for names, node in zip(read.split(","), call["tensors"], strict=True):
-        letters |= {names[axis] for tensor in _tensors_of(node) if (axis := dim_of(tensor)) is not None}
-    if not letters:
+    if not equation.axis:
         return None
-    if len(letters) > 1 or not letters <= {*made}:
+    if len(equation.axis) > 1 or not equation.axis <= {*equation.result}:
         raise SizeMatters("it sums over the axis, or has it under two letters")
-    (letter,) = letters
-    if any(names.count(letter) > 1 for names in (*read.split(","), made)):
+    if equation.has_diagonal:
         raise SizeMatters("it takes a diagonal along the axis")
-    return made.index(letter)
+    (letter,) = equation.axis
+    return equation.result.index(letter)
 
 
 def _attended(call: Call) -> Axis:
