@@ -502,7 +502,7 @@ def test_the_longer_a_function_the_more_time_its_pieces_have(monkeypatch: pytest
         raise Asked
 
     given: list[float | None] = []
-    monkeypatch.setattr("mugraph.api.superoptimized", whole)
+    monkeypatch.setattr("mugraph.pieces.whole_or_pieces.superoptimized", whole)
     arguments = [torch.randn(4, 16), *(torch.randn(16, 16) for _ in range(layers))]
     with pytest.raises(Asked):
         mugraph.superoptimize(stream, arguments, budget=600, profile=False, cache="off")
@@ -516,8 +516,8 @@ def test_a_long_function_of_which_most_runs_as_it_is_has_its_pieces_searched(
     kernels = [SimpleNamespace(op=op) for op in ["sum"] * single + ["graph_defined"] * (4 - single)]
     graph, report = SimpleNamespace(kernels=lambda: kernels), SimpleNamespace(search={"segments": segments}, interrupted=False)
     whole, pieces = SimpleNamespace(found=True, graph=graph, report=report), SimpleNamespace(found=True)
-    monkeypatch.setattr("mugraph.api.superoptimized", lambda *asked: whole)
-    monkeypatch.setattr("mugraph.api._in_pieces", lambda *asked: pieces)
+    monkeypatch.setattr("mugraph.pieces.whole_or_pieces.superoptimized", lambda *asked: whole)
+    monkeypatch.setattr("mugraph.pieces.cutting.superoptimized_in_pieces", lambda *asked: pieces)
     arguments = [torch.randn(4, 16), *(torch.randn(16, 16) for _ in range(12))]
     opt: object = mugraph.superoptimize(stream, arguments, budget=600, profile=False, cache="off")
     assert opt is (pieces if divided else whole)

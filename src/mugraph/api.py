@@ -6,29 +6,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from mugraph.devices import device_for, resolved
-from mugraph.errors import BudgetExceeded, ExceedsMemory, InvalidInput, MugraphError, NotEquivalent, UnsupportedOperator
+from mugraph.errors import BudgetExceeded, ExceedsMemory, InvalidInput, NotEquivalent, UnsupportedOperator
 from mugraph.frontend import record, require_torch
 from mugraph.frontend.calls.calling import arguments_of
 from mugraph.frontend.comparison import compared
 from mugraph.frontend.handwritten import in_place_of
-from mugraph.ir.cores import has_lookups
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import GRAPH_DEFINED, is_contraction, is_scan
-from mugraph.ir.parts import has_parts, objection
 from mugraph.ir.program import Program
 from mugraph.ir.readings import readings
+from mugraph.pieces.whole_or_pieces import FunctionSearch, problem_of_call
 from mugraph.results.serialization import BATCHES, CAPACITIES, ONE_PROGRAM, RANGES, SavedProgram, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.executors import Workers
-from mugraph.search.long_programs import LONG
 from mugraph.selection.contestants import Contestant
 from mugraph.selection.proposals import Engine, engine_of
 from mugraph.selection.qualification import Evidence, Qualifier
@@ -39,7 +36,6 @@ from mugraph.selection.whole_programs import (
     Problem,
     Subject,
     check_evidence,
-    function_problem,
     names_of,
     program_problem,
     reading,
@@ -211,30 +207,7 @@ def superoptimize(
         tell = since(deadline, tell)
         if isinstance(fn, Program | Graph):
             return superoptimized(program_problem(fn, example_inputs), settings, deadline, tell)
-        call, given = _recorded(fn, example_inputs)
-        divisible = form is None and settings.search == "closure"
-        if pieces is not None and divisible:
-            return _in_pieces(call, given, settings, deadline, tell, UnsupportedOperator("it was fastest in pieces"), pieces)
-        try:
-            problem = _problem(call, given)
-            if divisible and (why := _better_divided(problem.program, settings.target)):
-                raise UnsupportedOperator(why)
-        except (InvalidInput, UnsupportedOperator) as refusal:
-            if not divisible:
-                raise
-            return _in_pieces(call, given, settings, deadline, tell, refusal)
-        if not divisible or not _may_be_divided(problem.program):
-            return superoptimized(problem, settings, deadline, tell)
-        divided = replace(settings, divisible=True)
-        whole = superoptimized(problem, divided, Deadline(deadline.share(_share_of_whole(problem.program))), tell)
-        if (whole.found and not _mostly_as_it_is(whole)) or whole.report.interrupted or deadline.passed:
-            return whole
-        with suppress(InvalidInput, UnsupportedOperator):  # what is no reason to lose the whole: it calls the function
-            if (pieces := _in_pieces(call, given, settings, deadline, tell, whole)).found:
-                return pieces
-        if whole.report.search.get("left_to_pieces") and not deadline.passed:
-            return superoptimized(problem, settings, deadline, tell)
-        return whole
+        return FunctionSearch(*_recorded(fn, example_inputs), settings, deadline, tell).optimized(pieces)
 
 
 def _at_all_sizes(
@@ -255,22 +228,6 @@ def _form_and_pieces(like: Graph | Superoptimized | None) -> tuple[Graph | None,
     if not isinstance(like, Superoptimized):
         return like, None
     return (like.graph, None) if like.is_one_program else (None, like)
-
-
-def _in_pieces(
-    call: RecordedCall,
-    given: ExampleInputs,
-    settings: OptimizationSettings,
-    deadline: Deadline,
-    tell: ProgressCallback,
-    whole: MugraphError | Superoptimized,
-    like: Superoptimized | None = None,
-) -> Superoptimized:
-    """The function with kernels for the programs in it, those of `like` at other sizes: as a `whole` it is not searched, or
-    nothing was found of it."""
-    from mugraph.pieces.cutting import superoptimized_in_pieces
-
-    return superoptimized_in_pieces(call, given, settings, deadline, tell, whole, () if like is None else like.results)
 
 
 def optimize_graph(
@@ -485,51 +442,7 @@ def load(path: str | Path, trust_sources: bool = False) -> Superoptimized:
 def _problem_of(fn: Subject, example_inputs: ExampleInputs | None) -> Problem:
     if isinstance(fn, Program | Graph):
         return program_problem(fn, example_inputs)
-    return _problem(*_recorded(fn, example_inputs))
-
-
-_FOR_THE_WHOLE = 0.6
-"""The part of a budget for a program with parts of tensors, or of more than _SHORT operators, as a whole: where nothing is found,
-its pieces have the rest."""
-_SHORT = 24
-_FOR_A_LONG_WHOLE = 0.3
-"""That part for one of more than LONG operators: every candidate has the kernels of many segments to be compiled and proved."""
-_WHOLE = 4
-"""Contractions of a program with parts of tensors, beyond which its pieces are searched one by one."""
-
-
-def _better_divided(program: Graph, target: str) -> str:
-    """Why the program of a function had better be searched in pieces, which those without parts of tensors, lookups and scans
-    never are; or ""."""
-    device = device_for(target)
-    if has_lookups(program) and not device.operands_in_place:
-        return "kernels of GPUs read no integers"
-    if any(is_scan(node.op) for node in program.nodes) and not device.scans:
-        return "running sums and products are kernels of the CPU alone"
-    contractions = sum(is_contraction(node.op) for node in program.nodes)
-    if has_parts(program) and contractions > _WHOLE:
-        return f"it has parts of tensors, and {contractions} contractions"
-    return objection(program)
-
-
-def _may_be_divided(program: Graph) -> bool:
-    """Whether there may be kernels for pieces of a program where there are none for the whole: around products, which a library
-    may be faster at, and around parts of tensors."""
-    return has_parts(program) or any(is_contraction(node.op) for node in program.nodes)
-
-
-def _share_of_whole(program: Graph) -> float:
-    """The part of a budget for a program as a whole, if its pieces may have the rest."""
-    operators = len(program.kernels())
-    if operators > LONG:
-        return _FOR_A_LONG_WHOLE
-    return _FOR_THE_WHOLE if has_parts(program) or operators > _SHORT else 1.0
-
-
-def _mostly_as_it_is(whole: Superoptimized) -> bool:
-    """Whether most kernels of what was found in segments are single operators of the program, as where time was short."""
-    kernels = whole.graph.kernels()
-    return whole.report.search.get("segments", 0) > 0 and 2 * sum(node.op != GRAPH_DEFINED for node in kernels) > len(kernels)
+    return problem_of_call(*_recorded(fn, example_inputs))
 
 
 def _recorded(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[RecordedCall, ExampleInputs]:
@@ -539,10 +452,3 @@ def _recorded(fn: Subject, example_inputs: ExampleInputs | None) -> tuple[Record
     if example_inputs is None:
         raise InvalidInput("give example_inputs, a tuple of tensors of the shapes and dtypes to optimize for")
     return record(fn, example_inputs), example_inputs
-
-
-def _problem(call: RecordedCall, example_inputs: ExampleInputs) -> Problem:
-    """The problem that a recorded call is; raises InvalidInput and UnsupportedOperator for what is no program."""
-    from mugraph.frontend.recording.torch_trace import traced
-
-    return function_problem(traced(call), call.fn, example_inputs)

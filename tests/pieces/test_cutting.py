@@ -12,12 +12,11 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import mugraph
-from mugraph import api
 from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import record
 from mugraph.frontend.files import load_function
 from mugraph.frontend.recording.recorded_graph import recorded_graph
-from mugraph.pieces import cutting, piece_optimizer
+from mugraph.pieces import cutting, piece_optimizer, whole_or_pieces
 from mugraph.pieces.cutting import _before_calls, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.results.superoptimized import Superoptimized
@@ -376,7 +375,7 @@ ROWS = torch.randn(8, 16), torch.randn(16, 16), torch.randn(16, 16)
 
 def test_a_program_of_which_nothing_was_found_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no parts of tensors: what refuses it as a whole, here the time, may not refuse its pieces."""
-    monkeypatch.setattr(api, "superoptimized", without_time)
+    monkeypatch.setattr(whole_or_pieces, "superoptimized", without_time)
     opt = mugraph.superoptimize(rows, ROWS, budget=60.0, profile=False, cache="off")
     assert opt.found
     assert not opt.is_one_program
@@ -417,8 +416,8 @@ def test_a_whole_without_a_bound_is_searched_on_where_its_pieces_have_nothing(
         return (superoptimized if settings.divisible else without_time)(problem, settings, *asked)
 
     divisible: list[bool] = []
-    monkeypatch.setattr(api, "_in_pieces", nothing)
-    monkeypatch.setattr(api, "superoptimized", recorded)
+    monkeypatch.setattr(cutting, "superoptimized_in_pieces", nothing)
+    monkeypatch.setattr(whole_or_pieces, "superoptimized", recorded)
     opt = mugraph.superoptimize(rows, ROWS, profile=False, cache="off")
     assert divisible == [True, False]
     assert len(without_bound) == 1
@@ -438,7 +437,7 @@ def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.Mon
     def never(*given: Any, **settings: Any) -> Any:
         raise AssertionError("it was searched before")
 
-    monkeypatch.setattr(api, "superoptimized", without_time)
+    monkeypatch.setattr(whole_or_pieces, "superoptimized", without_time)
     monkeypatch.setattr(piece_optimizer, "superoptimize_program", never)
     inputs = (torch.randn(8, 16), torch.randn(16, 16))
     opt = mugraph.superoptimize(lambda x, w: torch.tanh(x @ w), inputs, budget=30.0, profile=False, cache="off")

@@ -299,7 +299,7 @@ def test_like_is_a_mugraph_or_a_result_in_pieces() -> None:
 
 
 def test_pieces_that_kernels_run_as_a_whole_compute_first_slices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.api._mostly_as_it_is", lambda whole: True)
+    monkeypatch.setattr("mugraph.pieces.whole_or_pieces._mostly_as_it_is", lambda whole: True)
 
     def several(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(F.silu(x @ W) @ V, -1)
@@ -335,7 +335,7 @@ def test_graphs_in_which_others_than_kernels_compute_have_no_first_slices() -> N
 
 
 def test_without_time_to_ask_other_sizes_are_the_function_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("mugraph.api._mostly_as_it_is", lambda whole: True)
+    monkeypatch.setattr("mugraph.pieces.whole_or_pieces._mostly_as_it_is", lambda whole: True)
     x = drawn(5, 16)
 
     def whole(x: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,7 @@ def test_a_size_that_runs_in_parts_takes_the_form_of_another(monkeypatch: pytest
         asked.append(whole.program.output_tensors[0].shape[0])
         return bool(asked[-1] == 2)
 
-    monkeypatch.setattr("mugraph.api._mostly_as_it_is", in_parts)
+    monkeypatch.setattr("mugraph.pieces.whole_or_pieces._mostly_as_it_is", in_parts)
     x, w = torch.randn(4, 16), torch.randn(16, 24)
     assert not mugraph.superoptimize(scores, (x[:2], w), profile=False).is_one_program
     opt = made(scores, (x, w), 2, 8)

@@ -86,22 +86,10 @@ def optimize(
     traceback: Traceback = False,
 ) -> int:
     """Discover, verify and compile fused kernels."""
-    from mugraph.cli.arguments import check_subject, check_word, processes_of
-    from mugraph.devices import device_for
-    from mugraph.support.store import Mode
+    from mugraph.cli.arguments import processes_of
 
-    check_word("--evidence", evidence, ("bounded", "tested"))  # before anything that takes seconds to load
-    check_word("--search", search, ("closure", "enumerate"))
-    if cache is not None:
-        check_word("--cache", cache, tuple(Mode))
-    if target is not None:
-        device_for(target)
+    _check_options(workload, target, output, evidence, search, cache)
     number = processes_of(workers)
-    if output is not None:
-        from mugraph.results.places import check_replaceable
-
-        check_replaceable(output)
-    check_subject(workload)
     from mugraph.api import optimize_graph, superoptimize
     from mugraph.cli.arguments import resolve, space_of
     from mugraph.cli.output import optimization_json, print_optimization
@@ -138,6 +126,25 @@ def optimize(
     else:
         print_optimization(subject, opt, comparison, output)
     return 0 if opt.found else 1
+
+
+def _check_options(workload: str, target: str | None, output: Path | None, evidence: str, search: str, cache: str | None) -> None:
+    """Raise what is wrong with options by themselves, before anything that takes seconds to load."""
+    from mugraph.cli.arguments import check_subject, check_word
+    from mugraph.devices import device_for
+    from mugraph.support.store import Mode
+
+    check_word("--evidence", evidence, ("bounded", "tested"))
+    check_word("--search", search, ("closure", "enumerate"))
+    if cache is not None:
+        check_word("--cache", cache, tuple(Mode))
+    if target is not None:
+        device_for(target)
+    if output is not None:
+        from mugraph.results.places import check_replaceable
+
+        check_replaceable(output)
+    check_subject(workload)
 
 
 def _text_of(file: Path) -> str:
