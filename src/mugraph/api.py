@@ -127,9 +127,10 @@ def superoptimize(
     function in a process; Ctrl-C ends the stage it falls into (search, compilation, measurement, proof) with the best so far.
     `workers` processes search beside each other, or the cores of a Ray cluster ("ray", "ray://HOST:PORT"); what is found does not
     depend on them. With `profile` candidates are measured on this machine and ordered by measured time, or, for a target that can
-    only be compiled for here, by predicted time; without, the first by predicted time is proved, and no other. `progress` gets
-    `mugraph.support.progress.Event`s; True prints them on stderr. `max_error` bounds the probability that a graph which is not
-    equivalent is accepted (paper, section 5).
+    only be compiled for here, by predicted time; without, the first by predicted time is proved, and no other. Where nothing is
+    measured, the first 16 for some GPUs are lowered, and put in order once more by what that shows (docs/cuda-target.md, "The
+    order by lowered kernels"). `progress` gets `mugraph.support.progress.Event`s; True prints them on stderr. `max_error` bounds
+    the probability that a graph which is not equivalent is accepted (paper, section 5).
     Where the verifier's theorem gives no bound, candidates are dropped; with `evidence="tested"` those are kept which agree in
     all tests, in float64 and in high precision, and the certificate says that no error is claimed. `seed` is that of all random
     tests: by default the operating system's, so that nobody can foresee it; the certificate records it.

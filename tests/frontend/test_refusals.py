@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -321,3 +324,69 @@ def test_a_transform_that_is_broken_off_is_left() -> None:
     assert not torch._C._functorch.is_functorch_wrapped_tensor(torch.ones(2) + 1)
     assert trace(lambda x: x + 1, (X,)).graph.output_tensors[0].shape == (3, 4)
     assert torch.equal(torch.func.jvp(lambda x: x * 2, (X,), (X,))[1], X * 2)
+
+
+@pytest.mark.parametrize("fn", [branching, mismatched, adding_in_place, cumulative])
+def test_a_refusal_that_says_all_shows_nothing_of_pytorchs_tracer(fn: Callable[..., Any]) -> None:
+    shown = "".join(traceback.format_exception(refusal(fn, (X,))))
+    assert "The above exception" not in shown
+    assert "During handling" not in shown
+
+
+def test_what_nothing_is_known_of_is_shown_below_its_line() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        return {"x": x}["y"]
+
+    refused = refusal(broken, (X,))
+    assert isinstance(refused, InvalidInput)
+    assert isinstance(refused.__cause__, KeyError)
+    assert "thread" not in str(refused)
+
+
+class Slow(torch.nn.Module):
+    """Called by another thread, it says so and waits until it may return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recording, self.called, self.may_return = threading.Event(), threading.Event(), threading.Event()
+        self.recorder = threading.current_thread()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if threading.current_thread() is not self.recorder:
+            self.called.set()
+            self.may_return.wait(10)
+        return x
+
+
+def test_where_another_thread_calls_the_module_meanwhile_the_refusal_says_so() -> None:
+    slow = Slow()
+    inner = torch.nn.Sequential(torch.nn.ReLU(), slow)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        slow.recording.set()
+        slow.called.wait(10)
+        return inner(x)
+
+    def calls() -> None:
+        slow.recording.wait(10)
+        with contextlib.suppress(Exception):  # it is in the tracer, too
+            inner(X)
+
+    other = threading.Thread(target=calls)
+    other.start()
+    try:
+        assert "if another thread calls the same module meanwhile" in str(refusal(Outer(function, inner), (X,)))
+    finally:
+        slow.may_return.set()
+        other.join()
+
+
+class Outer(torch.nn.Module):
+    """A module with one inside, which a function calls."""
+
+    def __init__(self, function: Callable[..., Any], inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.function, self.inner = function, inner
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)

@@ -40,6 +40,11 @@ class Target:
     """The type of the devices of PyTorch on which its kernels take tensors."""
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """The architectures without the particular machines of each; none where nothing stands behind the colon."""
+        return tuple(dict.fromkeys(each.partition(":")[0] for each in self.architectures()))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every name of a target of this kind."""
         return tuple(f"{self.name}:{architecture}" for architecture in self.architectures()) or (self.name,)
@@ -92,7 +97,7 @@ TARGETS = {
 
 
 def target_row(target: str) -> Target:
-    """The row of a target's name; raises TargetUnavailable, naming the known targets, where there is none."""
+    """The row of a target's name; raises TargetUnavailable, naming the known families, where there is none."""
     name = str(target).partition(":")[0]
     if name not in TARGETS:
         raise _unknown(target)
@@ -108,7 +113,7 @@ def resolved(target: str) -> str:
 
 def device_for(target: str) -> Device:
     """The device a target names: `cpu` is this host, `cuda:sm_90` or `triton:sm_90` the usual GPU of that architecture,
-    `cuda:sm_90:h200` a particular one, and `cuda` the one that is here. Raises TargetUnavailable naming the known targets
+    `cuda:sm_90:h200` a particular one, and `cuda` the one that is here. Raises TargetUnavailable naming the known families
     otherwise."""
     target = resolved(target)
     device = target_row(target).device(str(target).partition(":")[2])
@@ -123,4 +128,8 @@ def known_targets() -> tuple[str, ...]:
 
 
 def _unknown(target: str) -> TargetUnavailable:
-    return TargetUnavailable(f"unknown target {target!r}; use one of {', '.join(known_targets())}")
+    rows = [f"{row.name}:ARCH ({', '.join(row.families)})" if row.families else row.name for row in TARGETS.values()]
+    families = f"{', '.join(rows[:-1])} or {rows[-1]}"
+    return TargetUnavailable(
+        f"unknown target {target!r}; use {families}; mugraph.devices.known_targets() has every GPU, as in cuda:sm_90:h200"
+    )

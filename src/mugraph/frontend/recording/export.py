@@ -15,7 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
@@ -179,7 +179,7 @@ class Recording:
         try:
             program = _decomposed(self.exported, table)
         except (RuntimeError, TypeError) as error:  # as for gradients inside the function
-            raise _explained(name, error) from error
+            _refuse(name, error)
         if _types_of_results(program) != _types_of_results(self.exported):
             raise UnsupportedOperator(f"{name}: PyTorch loses casts of autocast where it takes operators apart; cast by hand")
         return program
@@ -215,7 +215,7 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
                 _remember(fn, captured)
             return found
         except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
-            raise _explained(name, error) from error
+            _refuse(name, error)
 
 
 _CAPTURED_BEFORE: MutableMapping[Callable[..., Any], list[weakref.ref[torch.Tensor]]] = WeakIdKeyDictionary()
@@ -368,15 +368,24 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     return {**own, **DECOMPOSITIONS}
 
 
-def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
-    if isinstance(error, MugraphError):
-        return error
+def _refuse(name: str, error: Exception | SystemExit) -> NoReturn:
+    """Raise the line that a function is refused with; what PyTorch raised is behind it only where the line may not say all."""
     place = line_of_error(error)
     where = f"{name} ({place})" if place else name
+    text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    known = _known_refusal(where, text, error)
+    if known is not None:
+        raise known from None
+    raise InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}{_hint(error)}") from error
+
+
+def _known_refusal(where: str, text: str, error: BaseException) -> MugraphError | None:
+    """The error that says all of what is wrong with a function; None where PyTorch's own says more."""
+    if isinstance(error, MugraphError):
+        return error
     if failed_to_reach_it(error):
         remedy = "use torch.compile(backend='mugraph'), or a PyTorch that calls it as it is"
         return UnsupportedOperator(f"{where}: flex_attention is compiled by PyTorch before it can be traced; {remedy}")
-    text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     if isinstance(error, (GuardOnDataDependentSymNode, DataDependentOutputException)):
         remedy = "it may depend on shapes only, or use torch.compile(backend='mugraph')"
         return UnsupportedOperator(f"{where}: control flow depends on the values of a tensor; {remedy}")
@@ -384,10 +393,24 @@ def _explained(name: str, error: Exception | SystemExit) -> MugraphError:
         return InvalidInput(f"{where} changes a tensor it closes over; return the new value instead")
     if isinstance(error, (RuntimeError, ValueError)) and _SHAPE_COMPLAINT.search(text):
         return ShapeMismatch(f"{where}: {text}")
-    remedy = ""
+    return None
+
+
+def _hint(error: BaseException) -> str:
+    """What may be done about an error of PyTorch, as the end of its line; "" where nothing is known."""
     if _is_of_gradients(error):
-        remedy = "; not all transforms of torch.func can be recorded: use torch.compile(backend='mugraph')"
-    return InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}{remedy}")
+        return "; not all transforms of torch.func can be recorded: use torch.compile(backend='mugraph')"
+    if _may_be_of_another_thread(error):
+        cause = "if another thread calls the same module meanwhile, PyTorch's tracer takes its calls for the function's"
+        return f"; {cause}: let nobody call it until it is recorded"
+    return ""
+
+
+def _may_be_of_another_thread(error: BaseException) -> bool:
+    """Whether PyTorch found its own state wrong while other threads ran: it patches modules for all threads of a process."""
+    raised_in = [frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    of_torch = any(name.partition(".")[0] == "torch" for name in raised_in)
+    return isinstance(error, AssertionError) and of_torch and threading.active_count() > 1
 
 
 _DIFFERENTIATING = frozenset({"torch._functorch.eager_transforms", "torch._functorch.predispatch"})
