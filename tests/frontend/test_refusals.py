@@ -362,7 +362,7 @@ def test_where_another_thread_calls_the_module_meanwhile_the_refusal_says_so() -
     slow = Slow()
     inner = torch.nn.Sequential(torch.nn.ReLU(), slow)
 
-    def function(x: torch.Tensor) -> torch.Tensor:
+    def function(x: torch.Tensor) -> Any:
         slow.recording.set()
         slow.called.wait(10)
         return inner(x)

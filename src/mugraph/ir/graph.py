@@ -210,6 +210,7 @@ class Graph:
         """The same kernel graph, of whose inputs those called so, and no others, do not change between calls."""
 
         def marked(node: Node) -> Node:
+            # by name: an attribute of inputs, which is no operator
             others = {name: value for name, value in node.attributes if name != "constant"}
             return replace(node, attributes=attributes_of(others | ({"constant": 1} if node["name"] in names else {})))
 

@@ -141,6 +141,7 @@ class KnownArithmetic:
         # by name: one makes no finite number, the other does not read all of its operands
         if name == "infinity":
             return _first((_is(xs[0], Known.NEGATIVE, Known.LOWEST, Known.HIDDEN), Known.HIDDEN))
+        # by name: as above
         if name == "select":
             condition, x, y = xs
             true = _is(condition, Known.HIDDEN, Known.LOWEST, Known.POSITIVE, Known.NEGATIVE)

@@ -262,6 +262,7 @@ class _BlockLowering:
     def row_of(self, index: int) -> str:
         """The row of a node, which for casts to booleans is a view if they are only stored: storing makes them booleans."""
         node, reader = self.graph.nodes[index], self.sole_reader(Value(index))
+        # by name: a cast to booleans alone is taken for another row, unless it is only stored
         return node.op if node.op == "cast" and reader is not None and reader[1].is_saver else row_of(node)
 
     def saved_tile(self, index: int, node: Node) -> Tile:

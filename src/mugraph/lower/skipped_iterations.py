@@ -116,6 +116,8 @@ def _is_neutral(body: Graph, node: Node, operands: Sequence[States]) -> bool:
     if body.loop == 1:  # it is what the iteration brings, and nothing without
         return False
     (elements,) = operands
+    # by name: a way to combine, which is no operator
     if node["combine"] == "sum":
         return leave_sum(elements)
+    # by name: a way to combine, which is no operator
     return node["combine"] == "max" and leave_maximum(elements, math.isfinite(least_made(body, node.inputs[0])))

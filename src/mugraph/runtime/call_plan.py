@@ -247,7 +247,8 @@ def packed_by_library(graph: Graph, library: Arrays) -> int:
 def _packed_factor(graph: Graph, index: int) -> Value | None:
     """The right factor of a product that is a matrix of weights, or a view of one; None for other nodes."""
     node = graph.nodes[index]
-    if node.op != "matmul" or len({tensor.dtype for tensor in (*map(graph.tensor, node.inputs), node.output)}) > 1:  # by name
+    # by name: the product that a library packs weights of
+    if node.op != "matmul" or len({tensor.dtype for tensor in (*map(graph.tensor, node.inputs), node.output)}) > 1:
         return None
     factor = node.inputs[1]
     return factor if owner_of(graph, factor).node in graph.constants and len(graph.tensor(factor).shape) == 2 else None

@@ -240,6 +240,7 @@ class Balls(ABC):
         if len(xs) > 1:
             return self._of_several(name, xs)
         (x,) = xs
+        # by name: functions that grow everywhere, so that their values at the ends enclose all others
         if name in ("tanh", "sigmoid", "erf"):
             return self._monotone(name, x)
         if name in ROUNDINGS:
@@ -251,6 +252,7 @@ class Balls(ABC):
         return functions[name](x)
 
     def _of_several(self, name: str, xs: Sequence[Ball]) -> Ball:
+        # by name: enclosures of functions of several operands, each a method
         match name, xs:
             case "less", [x, y]:
                 return self.less(x, y)

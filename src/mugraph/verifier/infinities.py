@@ -33,6 +33,7 @@ def infinities_apart(
     Also where neither has infinite constants. `fixed` inputs, by number, have these values; looking ends at the `deadline` (of
     time.monotonic()).
     """
+    # by name: the row that hides elements by an infinity
     if not any(node.op == "infinity" for graph in (left, right) for _, node in graph.walk()):
         return ""
     with contextlib.suppress(BudgetExceeded):

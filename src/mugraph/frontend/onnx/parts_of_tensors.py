@@ -105,6 +105,7 @@ def padded(call: NodeCall) -> Tensor:
 
 
 def _bordered(x: Tensor, axis: int, before: int, behind: int, mode: str, value: float) -> Tensor:
+    # by name: a mode of ONNX's Pad, which is no operator of ours
     if mode == "constant" or max(before, behind) <= 0:
         return tensor_parts.with_border(x, axis, before, behind, value)
     last = len(x.shape) - 1

@@ -88,6 +88,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
 def is_boolean(x: Tensor) -> bool:
     """Whether a tensor is known to be 0 or 1 everywhere."""
     node, operands = x.program.node(x), [Tensor(x.program, value) for value in x.program.node(x).inputs]
+    # by name: operators whose results are 0 or 1, which no column says
     if x.dtype is DType.BOOL or node.op in ("less", "equal", "truth"):
         return True
     if x.number is not None:
@@ -110,6 +111,7 @@ def _at_most_of(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors are whether one is less than another and whether it equals that, of which one holds at most."""
     nodes = x.program.node(x), y.program.node(y)
     together = {node.op: set(node.inputs) for node in nodes}
+    # by name: x <= y is put together of these two
     return together.keys() == {"less", "equal"} and together["less"] == together["equal"]
 
 

@@ -315,6 +315,7 @@ def _kernel(convolution: fx.Node, taken: Container[fx.Node]) -> LibraryKernel:
 
 def _adds(node: fx.Node, operand: fx.Node) -> bool:
     """Whether a call adds another tensor of the same shape to an image along two dimensions or three."""
+    # by name: an operator of ATen
     if name_of(node) != "add" or arguments_of_call(node)[2] != 1 or _tensor(operand).dim() == 3:
         return False
     others = [source for source in node.all_input_nodes if source is not operand]
@@ -344,6 +345,7 @@ def _is_affine(node: fx.Node, operand: fx.Node) -> bool:
     first, second = node.args[:2]
     if node.kwargs.get("rounding_mode") is not None or (first is operand) is (second is operand):
         return False
+    # by name: an operator of ATen
     if name_of(node) == "div" and second is operand:
         return False
     other = second if first is operand else first

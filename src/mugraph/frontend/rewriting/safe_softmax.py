@@ -82,12 +82,14 @@ class _Biased:
             return node, []
         for base, step in steps:
             found = self.parts(base)
+            # by name: operators of ATen
             if found is not None and self._is_finite(found[0], beside_others=step.kind in ("add", "sub")):
                 return found[0], [*found[1], step]
         return (node, []) if self._is_finite(node) else None
 
     def _last_steps(self, node: fx.Node) -> list[tuple[Any, _Step]]:
         """The ways to take a tensor for one to which a step was done."""
+        # by name: operators of ATen
         match name_of(node), node.args, dict(node.kwargs):
             case "add", (one, other), {**rest} if not rest:
                 return [(one, _Step("add", other)), (other, _Step("add", one))]
@@ -139,9 +141,11 @@ class _Biased:
             found = [0.0]
             map_aggregate((node.args, node.kwargs), lambda each: found.append(self._bound(each)))
             return max(found)
+        # by name: operators of ATen, whose results have bounds by those of their operands
         if node.kwargs or name not in ("add", "sub", "mul", "div"):
             return math.inf
         one, other = node.args
+        # by name: as above
         match name:
             case "mul":
                 return self._bound(one) * self._bound(other)
@@ -235,6 +239,7 @@ class _Spelling:
             return self._in_type(self._made(call, operand, *sides), kind)
         if isinstance(operand, fx.Node):
             operand = self._in_type(operand, kind)
+        # by name: an operator of ATen
         if step.kind == "sub":
             operand = self._made(_aten.neg.default, operand) if isinstance(operand, fx.Node) else -operand
         if not isinstance(bias, fx.Node):
@@ -269,6 +274,7 @@ class _Spelling:
 
 def _after(step: _Step, bias: Any, operand: Any) -> Any:
     """The value of a bias behind a step."""
+    # by name: operators of ATen
     match step.kind:
         case "add":
             return bias + operand

@@ -365,6 +365,7 @@ def _normalized(masking: _Masking, call: Call) -> None:
     if not _is_along(call, call.axis("self"), call["dim"]):
         raise _refused(call, "it does not act along the axis")
     _replaced(masking, call, {source: masking.held(source, -math.inf)})
+    # by name: of the softmaxes of ATen, those with a logarithm are not 0 where nothing is held
     if "log" not in name_of(call.node):
         masking.zero_behind[call.node] = frozenset()
 

@@ -83,12 +83,14 @@ def loops_to_some_end(sketch: Sketch) -> bool:
         return True
     slices = {i for i, step in enumerate(steps) if step.leaf and axis in step.axes and not step.whole}
     wholes = {step.leaf for step in steps if step.whole}
+    # by name: concatenation is the way of the accumulator row that computes nothing
     computed_with = {operand for step in steps if step.op != "concat" for operand in step.inputs}
     if not slices or not slices <= computed_with or any(steps[i].leaf in wholes for i in slices):
         return False
     as_read: set[int] = set()
     waiting: set[int] = set()
     for index, step in enumerate(steps):
+        # by name: a kind of steps, and the way of the accumulator row that computes nothing
         if step.op in ("carry", "concat") and axis in step.axes and steps[step.inputs[0]].leaf:
             as_read.add(index)
             continue

@@ -195,6 +195,7 @@ class Stabilizer:
                 return None  # an accumulator follows the running maximum of one exponential only
             for accumulator in affected:
                 once = self.arith.mul(plain[accumulator], scale)
+                # by name: concatenation is the way of the accumulator row that sums nothing
                 if steps[accumulator].op == "concat" or not _same(scaled[accumulator], once):
                     return None
             return _Shift(index, row, affected, partial=True)

@@ -210,6 +210,7 @@ def spaces_of(sketch: Sketch) -> list[IndexSpace]:
         operands = [spaces[i] for i in step.inputs]
         # by name: steps that combine iterations element by element; concatenation is the other way of the accumulator row
         summed = step.op in ("accumulate", "accumulate_max", "rescale")
+        # by name: as above
         unsummed = summed or (step.op != "concat" and any(x.cut and sketch.loop_axis in x.axes for x in operands))
         cut = sketch.loop_axis in step.axes and not step.whole and (step.in_loop or unsummed)
         spaces.append(IndexSpace(step.axes, cut, step.in_loop))
