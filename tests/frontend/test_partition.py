@@ -99,7 +99,7 @@ def test_a_graph_that_is_cut_again_is_not_converted_again(monkeypatch: pytest.Mo
     module = with_arrangements(recorded(mlp, *MLP))
     known = Known()
     before = partition(module.graph, known=known)
-    for module_of_calls in ("partition", "node_traits"):
+    for module_of_calls in ("partitioning.partition", "rewriting.node_traits"):
         monkeypatch.setattr(f"mugraph.frontend.{module_of_calls}.program_of", None)
     again = partition(module.graph, known=known)
     assert [piece.nodes for piece in again.pieces] == [piece.nodes for piece in before.pieces]
