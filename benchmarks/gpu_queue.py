@@ -50,7 +50,7 @@ def _sanitizer(tool: str) -> tuple[str, ...]:
 
 _TRITON = ("--backend", "triton")
 _CHECK, _TIMES, _ORDER = "benchmarks/gpu_check.py", "benchmarks/gpu_times.py", "benchmarks/gpu_order.py"
-_ROUNDED, _RANDOM = "benchmarks/rounded_products.py", "benchmarks/random_mugraphs.py"
+_ROUNDED, _RANDOM, _PAIRS = "benchmarks/rounded_products.py", "benchmarks/random_mugraphs.py", "benchmarks/gpu_pairs.py"
 _AT_ONCE = ("--jobs", str(max(1, (os.cpu_count() or 2) - 2)))
 _NEVER_ON_A_GPU = (
     "tests/lower/test_concatenations.py",
@@ -79,6 +79,8 @@ QUEUE = (
         ("benchmarks/engines.py", "gqa", "lora", "qknorm", "--batches", "1", "8", "--output", "{results}/early.json"),
         300,
     ),
+    Entry("prefetch", (_PAIRS, "prefetch", "gqa", "gated-mlp", "--output", "{results}/prefetch.json"), 300),
+    Entry("lowered_order", (_PAIRS, "lowered-order", "--output", "{results}/lowered_order.json"), 540),
     Entry("products", ("benchmarks/gpu_products.py", "--output", "{results}/products.json"), 540),
     Entry("rounded", (_ROUNDED, "--output", "{results}/rounded.json"), 180),
     Entry("aim", (_TIMES, "rmsnorm", "--batches", "2", "--output", "{results}/aim.json"), 180),

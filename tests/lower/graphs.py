@@ -29,6 +29,17 @@ def rms_norm_linear(
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", result, omap=(1,))]), [x, g, w]))
 
 
+def linear_along_k(taken: int, loop: int, rows: int = 16, columns: int = 64, dtype: DType = DType.BF16) -> Graph:
+    """x @ w.T, both factors in rows along k, of which an iteration takes `taken` values."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, w = (kernel.input(name, (size, taken * loop), dtype) for name, size in (("x", rows), ("w", columns)))
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=loop)
+    xs, ws = (block.iterator(number, kernel.tensor(v), (None,), 1) for number, v in enumerate((x, w)))
+    multiplied = block.add("matmul", xs, block.add("transpose", ws, permutation=(1, 0)))
+    total = block.add("accumulate", multiplied, combine="sum")
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", total, omap=(0,))]), [x, w]))
+
+
 def attention(
     queries: int = 3, keys: int = 24, width: int = 20, loop: int = 4, dtype: DType = DType.FP32, grid: int = 2, flat: bool = False
 ) -> Graph:

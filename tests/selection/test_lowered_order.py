@@ -8,8 +8,10 @@ import pytest
 
 from mugraph.devices import device_for
 from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.lower import Launch
 from mugraph.lower.access_costs import block_traffic, traffic_in_all
 from mugraph.lower.thread_graphs import construct
+from mugraph.runtime import build
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.selection.contestants import Contestant
 from mugraph.selection.lowered_order import by_lowered, turn_seconds
@@ -39,21 +41,21 @@ def test_what_asks_more_of_shared_memory_goes_behind() -> None:
     assert turns[0] < turns[1]
     dear = replace(H100, turn_share=1e6)
     proposals = [(much, seconds[0]), (little, seconds[0])]
-    assert by_lowered(proposals, MACHINE, dear, Deadline(None)) == proposals[::-1]
+    assert by_lowered(proposals, MACHINE, dear, Deadline(None), {}) == proposals[::-1]
     free = replace(H100, turn_share=0.0)
-    assert by_lowered(proposals, MACHINE, free, Deadline(None)) == proposals
+    assert by_lowered(proposals, MACHINE, free, Deadline(None), {}) == proposals
 
 
 def test_the_order_stays_where_time_is_up_or_no_turns_are_counted() -> None:
     proposals = [(rows(132, 4096), 1e-6), (rows(132, 256), 1e-6)]
-    assert by_lowered(proposals, MACHINE, H100, Deadline(0.0)) == proposals
-    assert by_lowered(proposals, MACHINE.stand_in, H100, Deadline(None)) == proposals
+    assert by_lowered(proposals, MACHINE, H100, Deadline(0.0), {}) == proposals
+    assert by_lowered(proposals, MACHINE.stand_in, H100, Deadline(None), {}) == proposals
 
 
 def test_what_cannot_be_lowered_keeps_its_prediction() -> None:
     too_large, small = rows(132, 1 << 17), rows(132, 256)
     proposals = [(small, 2e-6), (too_large, 1e-6)]
-    assert by_lowered(proposals, MACHINE, H100, Deadline(None)) == proposals[::-1]
+    assert by_lowered(proposals, MACHINE, H100, Deadline(None), {}) == proposals[::-1]
 
 
 def test_turns_add_what_a_share_of_them_takes_on_the_multiprocessor_that_works_longest() -> None:
@@ -84,3 +86,25 @@ def test_what_is_not_measured_is_compiled_in_that_order(monkeypatch: pytest.Monk
     qualifier = Qualifier(rows(132), TARGET, Deadline(None), silent, 0, 2**-40, "bounded", None)
     assert qualifier.compile_and_prove([(much, 1e-6), (little, 2e-6)]) == []
     assert begun == [(little, 2e-6), (much, 1e-6)]
+
+
+def test_what_is_put_in_order_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: list[Graph] = []
+    lower = Cuda.lower
+
+    def counted(machine: Cuda, graph: Graph) -> dict[int, Launch]:
+        lowered.append(graph)
+        return lower(machine, graph)
+
+    monkeypatch.setattr(Cuda, "lower", counted)
+    proposals = [(rows(132), 1e-6), (rows(264), 1e-6)]
+    qualifier = Qualifier(rows(132), TARGET, Deadline(None), silent, 0, 2**-40, "bounded", None)
+    monkeypatch.setattr(Qualifier, "prove", lambda _, entries: [])
+    for _ in range(2):  # as where a few proposals are tried before the search goes on
+        assert qualifier.compile_and_prove(proposals) == []
+    assert len(lowered) == len(proposals)
+    for graph, _ in proposals:
+        entry = qualifier.compiled[graph]
+        assert isinstance(entry, Contestant)
+        assert entry.executable.sources == build(construct(graph), TARGET).sources
+        assert entry.graph == construct(graph)

@@ -74,7 +74,7 @@ STAGED_PLANTS: dict[str, Plant] = {
     "a group for each iteration alone": (r"(stage\([^;]*\);)\s*cp_async_commit\(\);", r"\1", {Fault.IN_FLIGHT}),
     "copies come a panel too late": (r"panel \+ 1 - (\d+)", r"panel - \1", {Fault.IN_FLIGHT}),
     "copies of another iteration": (r"const long l = next / (\d+);", r"const long l = next / \1 - 1;", set(Fault)),
-    "the first iteration is not staged": (r"const long l = 0;\s*\{[^}]*cp_async<16>[^}]*\}", "", set(Fault)),
+    "the first iteration is not staged": (r"const long l = 0;\s*\{[^}]*cp_async<16[^}]*\}", "", set(Fault)),
 }
 
 
@@ -92,8 +92,8 @@ GROUP_PLANTS: dict[str, Plant] = {
     "registers are not fenced": (r"wgmma_fence\(\);", "", {Fault.REGISTERS}),
     "nothing is committed": (r"wgmma_commit\(\);", "", set(Fault)),
     "threads do not meet before a slot is filled again": (r"__syncthreads\(\);(\s*fetch)", r"\1", {Fault.RACE}),
-    "chunks are not exchanged": (r"(cp_async<16>\([^;]*)Swizzle<\d, 3, 3>", r"\1Plain", set()),
-    "chunks are exchanged by another row": (r"(cp_async<16>\([^;]*Swizzle<\d, 3, )3>", r"\g<1>4>", set()),
+    "chunks are not exchanged": (r"(cp_async<16[^;]*)Swizzle<\d, 3, 3>", r"\1Plain", set()),
+    "chunks are exchanged by another row": (r"(cp_async<16[^;]*Swizzle<\d, 3, )3>", r"\g<1>4>", set()),
     "matrices of another swizzle": (r"wgmma_matrix<(\d+)>", "wgmma_matrix<32>", set()),
     "matrices of another stride": (r"(wgmma_matrix<[^;]*), (512|1024)\)\)", r"\1, \2 / 2))", set()),
     "rows along the other dimension": (r"(wgmma_m64k16<\w+, \d+), (true|false)>", r"\1, !\2>", set(Fault)),

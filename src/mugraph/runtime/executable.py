@@ -53,10 +53,12 @@ class Executable:
         machine: Machine,
         sources: Mapping[str, str] | None = None,
         cache_directory: Path | None = None,
+        launches: Mapping[int, Launched] | None = None,
     ) -> None:
-        """`sources` are compiled where given, else printed; raises what `build` raises."""
+        """`sources` are compiled where given, else printed; `launches` are what the machine lowers the graph to, where that is
+        known. Raises what `build` raises."""
         self.graph, self.machine = graph, machine
-        launches = machine.lower(graph)
+        launches = machine.lower(graph) if launches is None else launches
         kernels = [launch.kernel for launch in launches.values()]
         self.sources = machine.print(kernels) if sources is None else dict(sources)
         self._functions = machine.load(kernels, self.sources, cache_directory)

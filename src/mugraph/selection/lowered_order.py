@@ -7,8 +7,8 @@ A part of them, the same for all kernels (`turn_share` of a device), is added to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from mugraph.devices import Device
 from mugraph.errors import MugraphError
@@ -18,6 +18,13 @@ from mugraph.search.algorithm1.candidates import demand
 from mugraph.search.scheduling.cost_table import kernel_seconds
 from mugraph.support.deadline import Deadline
 from mugraph.targets.machine import Launched, Machine
+
+
+class LoweredProposal(NamedTuple):
+    """A proposal with its thread graphs, and the launches of its kernels by node."""
+
+    graph: Graph
+    launches: Mapping[int, Launched]
 
 
 @runtime_checkable
@@ -30,12 +37,17 @@ class CountsTurns(Protocol):
 
 
 def by_lowered(
-    proposals: Sequence[tuple[Graph, float]], machine: Machine, device: Device, deadline: Deadline
+    proposals: Sequence[tuple[Graph, float]],
+    machine: Machine,
+    device: Device,
+    deadline: Deadline,
+    lowered: MutableMapping[Graph, LoweredProposal],
 ) -> list[tuple[Graph, float]]:
     """Proposals (muGraph, predicted seconds), best first by predicted seconds with the turns of shared memory.
 
     Predicted seconds stay those that they came with, and so does the order where the machine counts no turns, the device has no
-    price for them, or the deadline passes before all are lowered. What cannot be lowered has no turns.
+    price for them, or the deadline passes before all are lowered. What cannot be lowered has no turns. What others are lowered to
+    is put into `lowered` by their muGraphs, and taken from there where it is known.
     """
     if len(proposals) < 2 or not device.turn_share or not isinstance(machine, CountsTurns):
         return list(proposals)
@@ -44,7 +56,10 @@ def by_lowered(
         if deadline.passed:
             return list(proposals)
         try:
-            refined.append(seconds + turn_seconds(machine.lower(construct(graph)).values(), machine, device))
+            if graph not in lowered:
+                fused = construct(graph)
+                lowered[graph] = LoweredProposal(fused, machine.lower(fused))
+            refined.append(seconds + turn_seconds(lowered[graph].launches.values(), machine, device))
         except MugraphError:
             refined.append(seconds)
     order = sorted(range(len(proposals)), key=refined.__getitem__)

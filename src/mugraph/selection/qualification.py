@@ -31,7 +31,7 @@ from mugraph.runtime.packed_operands import pages_reused
 from mugraph.selection.contestants import Contestant, Proved, called_once, fastest_first, measured, one_of_each, reordered
 from mugraph.selection.emulated_blocks import emulator_for, spot_check
 from mugraph.selection.inputs import runner
-from mugraph.selection.lowered_order import by_lowered
+from mugraph.selection.lowered_order import LoweredProposal, by_lowered
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
@@ -112,6 +112,8 @@ class Qualifier:
     """Of a call, as it was timed last."""
     compiled: dict[Graph, Contestant | Rejection] = field(default_factory=dict)
     """What was made of proposals, by their muGraphs."""
+    lowered: dict[Graph, LoweredProposal] = field(default_factory=dict)
+    """What proposals were lowered to for their order, by their muGraphs."""
     undefined: dict[object, str] = field(default_factory=dict)
     """Where proposals have no result although the program has one, by their forms; "" where they have."""
 
@@ -196,7 +198,7 @@ class Qualifier:
         """The proposals in the order of what their lowered kernels are predicted to take, if that is known in time."""
         with self._timed("compile"):
             limit = Deadline(self._share(_LOWERING_SHARE))
-            return by_lowered(proposals, machine_for(self.target), device_for(self.target), limit)
+            return by_lowered(proposals, machine_for(self.target), device_for(self.target), limit, self.lowered)
 
     def _compiled(self, proposals: Sequence[tuple[Graph, float]], unpacked: bool = False) -> list[Contestant]:
         """None are begun that the deadline would cut off if they take as long as those before."""
@@ -407,13 +409,15 @@ class Qualifier:
 
     def built(self, graph: Graph, cost: float, unpacked: bool = False) -> Contestant:
         """Thread graphs and kernels for one muGraph; raises what lowering, printing and compiling raise."""
-        fused = construct(graph)
+        known = self.lowered.get(graph)
+        fused = construct(graph) if known is None else known.graph
         if self.constants and not unpacked:
             marked = fused.with_constants(self.constants)
             packing = build(marked, self.target)
             if packing.packs:
                 return Contestant(marked, cost, packing)
-        return Contestant(fused, cost, build(fused, self.target))
+        launches = None if known is None else known.launches
+        return Contestant(fused, cost, Executable(fused, machine_for(self.target), launches=launches))
 
     def _built(self, proposal: tuple[Graph, float], unpacked: bool) -> Contestant | Rejection:
         graph, cost = proposal

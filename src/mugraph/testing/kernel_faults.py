@@ -120,7 +120,7 @@ _REMOVED = (
     ("mask", r"e = thread; e < (\d+);", r"e = thread; e < \1 + blockDim.x;"),
 )
 _AT = r"(?:Swizzle<\d, \d, \d>::at\()?"
-_ROWS = r"(e < (\d+); e \+= \d+\) \{\s*const int row = e / (?!\2,)[^;]*;\s*cp_async<16>\(slot \+ \d+ \+ " + _AT + ")"
+_ROWS = r"(e < (\d+); e \+= \d+\) \{\s*const int row = e / (?!\2,)[^;]*;\s*cp_async<16(?:, \d+)?>\(slot \+ \d+ \+ " + _AT + ")"
 _STRIDES = (
     # Factors of one row are read and written at row 0 alone, whatever the stride: those are left out.
     ("layout", _ROWS + r"(\d+) \* row", r"\1(\3 - 8) * row"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lower.graphs import linear_along_k
 from mugraph.devices import NO_ENGINES, Engines
 from mugraph.devices.copies import THREAD_COPY
 from mugraph.ir import DType, Graph, GraphBuilder, Level
@@ -85,6 +86,18 @@ def test_nothing_lies_in_local_memory_and_copies_are_of_sixteen_bytes(name: str,
     assert LOCAL_MEMORY.search(code) is None
     assert all(".128" in copy for copy in ASYNCHRONOUS.findall(code))
     assert bool(MATRIX_UNITS.search(code)) == (name != "ntrans")
+
+
+@pytest.mark.parametrize(("taken", "hint"), [(32, ".LTC128B"), (64, ".LTC256B"), (128, "")])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_copies_of_less_than_a_line_name_the_line_in_machine_code(
+    taken: int, hint: str, architecture: str, tmp_path: Path
+) -> None:
+    machine = replace(Cuda.of(f"cuda:{architecture}"), engines=NO_ENGINES)
+    copies = ASYNCHRONOUS.findall(disassembled(linear_along_k(taken, loop=4, columns=32), machine, tmp_path))
+    assert copies
+    for copy in copies:
+        assert ".LTC" in copy and hint in copy if hint else ".LTC" not in copy
 
 
 def test_a_thread_issues_bulk_copies_and_no_loop_over_lanes_does(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from mugraph.devices.copies import COPY_BYTES
 from mugraph.devices.products import WARP
 from mugraph.lower.bulk_copies import places, row_elements
+from mugraph.lower.line_prefetch import prefetched_bytes
 from mugraph.lower.staging import panels_of, panels_of_iteration, panels_of_kernel
 from mugraph.lower.tensor_maps import box_copies, tensor_maps
 from mugraph.lower.tile_form import Kernel, Matmul, Panels, Ring, Statement, Tile
@@ -125,17 +126,25 @@ def _write_staged_copies(text: KernelText) -> None:
     for staged in text.kernel.staged:
         source = staged.source
         place = Tile(staged.buffer, source.shape, row_major(source.shape))
+        copy = _copy(prefetched_bytes(text.kernel, source, -1, source.shape[-1]))
         with _each_copy(text, place):
             target = sum_of([text.base(place), *_row_terms(place, place), "at"])
             origin = sum_of([source.buffer, *index_terms(source.start), *_row_terms(source, place, "(long)"), "at"])
-            text.line(f"cp_async<{COPY_BYTES}>({target}, {origin});")
+            text.line(f"{copy}({target}, {origin});")
 
 
 def _write_thread_copies(text: KernelText, product: Matmul, panels: Panels) -> None:
     for factor, place, inner in _copied(product, panels):
+        whole, along = product.left if inner == -1 else product.right, -1 if place.strides[-1] == 1 else -2
+        copy = _copy(prefetched_bytes(text.kernel, whole, along, panels.depth if along == inner else whole.shape[along]))
         with _each_copy(text, place):
             source, target = _ends(text, factor, place, inner, panels.depth, at=["at"])
-            text.line(f"cp_async<{COPY_BYTES}>({target}, {source});")
+            text.line(f"{copy}({target}, {source});")
+
+
+def _copy(line: int) -> str:
+    """The function that copies 16 bytes, and has the last cache fetch a line of so many bytes, 0 for none."""
+    return f"cp_async<{COPY_BYTES}, {line}>" if line else f"cp_async<{COPY_BYTES}>"
 
 
 @contextmanager

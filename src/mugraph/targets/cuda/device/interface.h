@@ -78,8 +78,10 @@ template <int N> INLINE void store_words(void *address, words<N> value);
 /* Asynchronous copies from device to shared memory of BYTES = 4, 8, 16, both ends aligned to BYTES. Where `present` is
    false, `from` is not read and zeros are written. A commit closes the group of this thread's copies since its last
    one; a wait returns once all but this thread's PENDING newest groups have landed. The data is there for the thread
-   that waited, and for others after a barrier behind its wait. */
-template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool present = true);
+   that waited, and for others after a barrier behind its wait.
+   LINE = 128, 256, for copies of 16 bytes: the last cache may fetch the LINE bytes around `from`, from a multiple of LINE on, which
+   are read soon. */
+template <int BYTES, int LINE = 0> INLINE void cp_async(void *shared, const void *from, bool present = true);
 INLINE void cp_async_commit();
 template <int PENDING> INLINE void cp_async_wait();
 

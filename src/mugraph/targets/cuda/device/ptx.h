@@ -115,11 +115,16 @@ template <> INLINE void store_words<4>(void *address, words<4> value)
 }
 
 /* Copies of 16 bytes go past the first-level cache; the hardware offers that for no other size. */
-template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool present)
+template <int BYTES, int LINE> INLINE void cp_async(void *shared, const void *from, bool present)
 {
+    static_assert(LINE == 0 || (BYTES == 16 && (LINE == 128 || LINE == 256)), "copies of 16 bytes have lines of 128 or 256 fetched");
     const unsigned to = shared_address(shared), read = present ? BYTES : 0;
     const unsigned long long source = __cvta_generic_to_global(from);
-    if constexpr (BYTES == 16)
+    if constexpr (LINE == 128)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(read) : "memory");
+    else if constexpr (LINE == 256)
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(read) : "memory");
+    else if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(read) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(source), "n"(BYTES), "r"(read) : "memory");

@@ -68,9 +68,10 @@ template <int N> INLINE words<N> load_words(const void *address)
 }
 template <int N> INLINE void store_words(void *address, words<N> value) { emulated_store(address, &value, sizeof value); }
 
-template <int BYTES> INLINE void cp_async(void *shared, const void *from, bool present)
+template <int BYTES, int LINE> INLINE void cp_async(void *shared, const void *from, bool present)
 {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "asynchronous copies have 4, 8 or 16 bytes");
+    static_assert(LINE == 0 || (BYTES == 16 && (LINE == 128 || LINE == 256)), "copies of 16 bytes have lines of 128 or 256 fetched");
     emulated_cp_async(shared, from, BYTES, present);
 }
 INLINE void cp_async_commit() { emulated_cp_async_commit(); }

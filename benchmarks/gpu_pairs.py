@@ -1,0 +1,108 @@
+"""Two ways to make the kernels of a workload, on a GPU or compiled alone: with and without hints, in one order and another.
+
+    python benchmarks/gpu_pairs.py prefetch --output benchmarks/results/prefetch.json
+    python benchmarks/gpu_pairs.py lowered-order --output benchmarks/results/lowered-first.json
+
+`prefetch`: the first candidate whose copies by threads have lines fetched into the last cache (`mugraph.lower.line_prefetch`),
+with these hints and without; on GPUs that have tensor maps, these are off. `lowered-order`: the candidate that the cost model
+puts first, and the one that the turns of shared memory of lowered kernels do (`mugraph.selection.lowered_order`), where they
+differ. With a GPU both are compared with float64 and timed in turn as CUDA graphs; without one, times are null and the
+compiler's figures remain. A workload that has no two ways has no variants. Exits with 1 when a result is wrong. A run that is
+repeated makes what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from engines import NOT_MEASURED, on_gpu, summary
+from gpu_check import this_target
+from kept import Record, records
+from mugraph.devices import device_for
+from mugraph.frontend import trace
+from mugraph.frontend.workloads import WORKLOADS
+from mugraph.ir import Graph
+from mugraph.lower import construct
+from mugraph.runtime import Executable, build
+from mugraph.search import search
+from mugraph.selection.lowered_order import by_lowered
+from mugraph.support.deadline import Deadline
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.testing.mugraph_runs import LARGEST_ERROR
+
+HINT = re.compile(r"cp_async<16, \d+>\(")
+ORDERED = 16
+"""Candidates that are put in order where nothing is measured."""
+Proposal = tuple[Graph, float]
+Variants = dict[str, Executable]
+
+
+def prefetch(proposals: Sequence[Proposal], target: str) -> Variants:
+    """The kernels of the first candidate that has hints, with them and without; none where no candidate has."""
+    described = Cuda.of(target)
+    machine = replace(described, engines=replace(described.engines, tensor_maps=False))
+    for graph, _ in proposals:
+        hinted = Executable(construct(graph), machine)
+        plain = {name: HINT.sub("cp_async<16>(", text) for name, text in hinted.sources.items()}
+        if plain != hinted.sources:
+            return {"with hints": hinted, "without": Executable(hinted.graph, machine, plain, launches=hinted.launches)}
+    return {}
+
+
+def lowered_order(proposals: Sequence[Proposal], target: str) -> Variants:
+    """The kernels of the first candidate by predicted seconds and of the first by lowered kernels; none where it is the same."""
+    ordered = by_lowered(proposals, Cuda.of(target), device_for(target), Deadline(None), {})
+    firsts = {"first of the model": proposals[0], "first by lowered kernels": ordered[0]}
+    if ordered[0] is proposals[0]:
+        return {}
+    return {which: build(construct(graph), target) for which, (graph, _) in firsts.items()}
+
+
+PAIRS: Mapping[str, Callable[[Sequence[Proposal], str], Variants]] = {"prefetch": prefetch, "lowered-order": lowered_order}
+
+
+def record(workload: str, dtype: str, batch: int, target: str, *, pair: str) -> Record:
+    """The figures of both ways, and on a GPU their times and errors."""
+    inputs = WORKLOADS[workload].inputs(batch, dtype, "full")
+    found = search(trace(WORKLOADS[workload].function(), inputs).graph, device_for(target)).candidates[:ORDERED]
+    built = PAIRS[pair]([(candidate.graph, candidate.cost) for candidate in found], target)
+    measured = on_gpu(workload, inputs, built, dtype) if built and torch.cuda.is_available() else {}
+    return {
+        "variants": {
+            which: {"kernels": [asdict(figures) for figures in executable.resources], **measured.get(which, NOT_MEASURED)}
+            for which, executable in built.items()
+        }
+    }
+
+
+def main() -> None:
+    """Make the records that are missing; exit with 1 when a result is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pair", choices=list(PAIRS))
+    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("--target", help="by default the GPU that is here, cuda:sm_90 without one")
+    parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=[dtype.value for dtype in LARGEST_ERROR])
+    parser.add_argument("--batches", nargs="+", type=int, default=[8, 1, 16])
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    target = options.target or (this_target("cuda") if torch.cuda.is_available() else "cuda:sm_90")
+    combinations = itertools.product(options.workloads, options.dtypes, options.batches, [target])
+    names = ("workload", "dtype", "batch", "target")
+    cases = [dict(zip(names, each, strict=True)) for each in combinations]
+    found = records(cases, partial(record, pair=options.pair), options.output, summary)
+    print(json.dumps(summary(found), indent=1))
+    sys.exit(1 if any(of["right"] is False for entry in found for of in entry["variants"].values()) else 0)
+
+
+if __name__ == "__main__":
+    main()
