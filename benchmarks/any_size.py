@@ -7,10 +7,11 @@
 For each function a result for batches from 1 to `--high` is made, and called at random sizes that are none of its table; for
 attention over a growing cache one for 1 to 1,024 keys, called at 100, 300 and 700. `table` stands for the paper's six
 workloads at full size and three layers of a quarter of their width, whose largest batches are smaller where many keys are
-cached. At `--right` random sizes results are compared with float64. Of each size that is timed: seconds of the first call and
-of a repeated one, and whole calls beside those of kernels for that size in turns: scheduled, compiled and proved for it
-(`DynamicSuperoptimized.at`), or where nothing is put together of slices searched and measured for it alone. A ratio above 1
-says that the result for any size is the faster one. It must compile nothing in its first calls. Results go to
+cached. At `--right` random sizes results are compared with float64. Of each size that is timed: seconds of the first call and of
+a repeated one, each after two calls at another size, so that both find the same in caches, and what the first takes in addition
+(`first_over_repeated`); and whole calls beside those of kernels for that size in turns: scheduled, compiled and proved for it
+(`DynamicSuperoptimized.at`), or where nothing is put together of slices searched and measured for it alone. A ratio above 1 says
+that the result for any size is the faster one. It must compile nothing in its first calls. Results go to
 `benchmarks/results/any-size.json`.
 """
 
@@ -200,19 +201,22 @@ def _of_function(name: str, case: Case, options: argparse.Namespace) -> dict[str
     seconds, draw = time.perf_counter() - started, random.Random(0)
     record: dict[str, Any] = {"high": high, "seconds": seconds, "claim": result.claim, **_made(result, high)}
     print(f"{name}: {result!r} in {seconds:.0f} s")
-    right = [draw.randint(1, high) for _ in range(options.right)]
-    record["right"] = {"sizes": len(right), "worst": max((_error(result, case, size) for size in right), default=0.0)}
     others = [size for size in range(1, high + 1) if (size,) not in result.table] or list(range(1, high + 1))
     record["sizes"] = {}
-    for size in case.sizes or sorted(random.Random(0).sample(others, min(options.sizes, len(others)))):
-        record["sizes"][size] = row = _at(result, case, size)
+    timed = case.sizes or sorted(random.Random(0).sample(others, min(options.sizes, max(len(others) - 1, 1))))
+    for size in timed:
+        beside = min((n for n in range(1, high + 1) if n not in timed), key=lambda n: abs(n - size), default=size)
+        record["sizes"][size] = row = _at(result, case, size, case.inputs(beside))
         plan = () if result.sliced is None and result.capacities is None else result.plan(size).chunks
         row["plan"] = [chunk.size for chunk in plan]
         print(
-            f"  size {size:4}: first call {row['first'] * 1e3:7.2f} ms, repeated {row['repeated'] * 1e3:7.3f} ms, "
+            f"  size {size:4}: first call {row['first_over_repeated'] * 1e6:5.0f} us over a repeated one of "
+            f"{row['repeated'] * 1e3:7.3f} ms, "
             f"{row['beside_special']:.2f} of special kernels ({row['special_seconds']:.1f} s to make), "
             f"{row['beside_function']:.2f} of the function; {'+'.join(map(str, row['plan'])) or 'the function'}"
         )
+    right = [draw.randint(1, high) for _ in range(options.right)]  # now that each size was timed in its first call
+    record["right"] = {"sizes": len(right), "worst": max((_error(result, case, size) for size in right), default=0.0)}
     ratios = [row["beside_special"] for row in record["sizes"].values()]
     record["beside_special"] = statistics.geometric_mean(ratios)
     print(
@@ -244,21 +248,23 @@ def _error(result: DynamicSuperoptimized, case: Case, size: int) -> float:
     return worst
 
 
-def _at(result: DynamicSuperoptimized, case: Case, size: int) -> dict[str, Any]:
-    """Times at one size."""
+def _at(result: DynamicSuperoptimized, case: Case, size: int, between: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+    """Times at one size, of calls that follow those with other arguments."""
     given, fn = case.inputs(size), case.fn
     with torch.inference_mode():
         with mock.patch("mugraph.runtime.executable.Executable.__init__", side_effect=AssertionError("compiled")):
-            first, repeated = _seconds(result, given), [_seconds(result, given) for _ in range(_REPEATED)]
+            first, *others = (_seconds_after(result, between, given) for _ in range(1 + _REPEATED))
         started = time.perf_counter()
         alone = result.sliced is None
         special = mugraph.superoptimize(fn, given, budget=_SPECIAL_SECONDS) if alone else result.at(*given)
         made = time.perf_counter() - started
         beside = duel(lambda: result(*given), lambda: special(*given))
         itself = duel(lambda: result(*given), lambda: fn(*given))
+    repeated = statistics.median(others)
     return {
         "first": first,
-        "repeated": statistics.median(repeated),
+        "repeated": repeated,
+        "first_over_repeated": first - repeated,
         "special_seconds": made,
         "special_found": special.found,
         "beside_special": beside.speedup,
@@ -267,7 +273,10 @@ def _at(result: DynamicSuperoptimized, case: Case, size: int) -> dict[str, Any]:
     }
 
 
-def _seconds(call: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> float:
+def _seconds_after(call: Callable[..., Any], between: tuple[torch.Tensor, ...], given: tuple[torch.Tensor, ...]) -> float:
+    """Seconds of a call after two with the arguments of another size."""
+    call(*between)
+    call(*between)
     started = time.perf_counter()
     call(*given)
     return time.perf_counter() - started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,17 +13,20 @@ import torch
 import torch.nn.functional as F
 
 import mugraph
+from counted_calls import more_in_the_first
 from mugraph import Dim, DynamicSuperoptimized
 from mugraph.errors import GradientsDropped, IndexOutOfRange, InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
 from mugraph.selection.structure_key import form_of
-from mugraph.sizes.chunk_plans import Chunk
+from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.sizes.size_table import SizeTable
 from mugraph.support.deadline import Deadline
 from threads import at_once
 
 HIGH = 96
+_LOOKS = 10
+"""Calls of functions in which arguments of first slices are recognized, where a later call finds them by its own sizes."""
 BATCH = Dim("batch", 1, HIGH)
 Inputs = tuple[torch.Tensor, ...]
 GENERATOR = torch.Generator().manual_seed(0)
@@ -236,6 +240,15 @@ def test_what_depends_on_the_size_gets_kernels_of_its_own() -> None:
         opt.plan(3)
 
 
+def test_a_claim_names_sizes_that_their_own_kernels_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    opt = optimized("norm_linear")
+    monkeypatch.setattr(opt, "costs", replace(opt.costs, alone={}))
+    assert "alone" not in opt.claim
+    monkeypatch.setattr(opt, "costs", replace(opt.costs, kernels={8: 1.0, HIGH: 2.0}, alone={3: 1.0, 40: 1.0}))
+    assert "The muGraphs for 8, 96 are proved" in opt.claim
+    assert opt.claim.endswith(". Kernels for 3, 40 run these sizes alone, by certificates of their own")
+
+
 def test_the_decorator_takes_any_size_too() -> None:
     @mugraph.optimize(dynamic={0: {0: BATCH}}, budget=60.0)
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -288,9 +301,34 @@ def test_a_size_for_which_nothing_was_found_takes_over_the_nearest_form() -> Non
     check(opt(x, W), exact(norm_linear, (x, W)))
 
 
+@pytest.mark.parametrize(
+    ("costs", "chunks"),
+    [
+        (Costs({HIGH: 1.0}, parts={HIGH: {1: 1.0}}), {1}),
+        (Costs({size: 1.0 + size / 100 for size in (1, 3, 8, 40)}), {2, 3}),
+        (Costs({HIGH: 1.0}), {1}),
+        (Costs({HIGH: 1.0}, own={1: 0.0}), {0}),
+    ],
+    ids=["first slices", "several", "padded", "the function itself"],
+)
+def test_a_first_call_at_a_size_does_what_a_later_one_does(
+    monkeypatch: pytest.MonkeyPatch, costs: Costs, chunks: set[int]
+) -> None:
+    opt = optimized("norm_linear")
+    for name, value in (("costs", costs), ("in_part", opt.in_part if costs.parts else {}), ("_runs", {})):
+        monkeypatch.setattr(opt, name, value)
+    opt.prepare()
+    x = drawn(HIGH, 24)
+    sizes = [size for size in range(41, HIGH) if (size,) not in opt.table and len(opt.plan(size).chunks) in chunks]
+    more = more_in_the_first(lambda: opt(x[: sizes[-1]], W), lambda: opt(x[: sizes[0]], W))
+    assert {name.split(":")[0] for name in more} <= {"sizes/sliced_kernels.py", "host/arrays.py"}, "which look at arguments"
+    assert sum(more.values()) <= _LOOKS, more
+
+
 def test_a_first_call_at_a_size_writes_no_shapes_down_and_reads_no_input_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     opt = optimized("norm_linear")
-    size = next(size for size in range(95, 40, -1) if (size,) not in opt._runs and opt.plan(size).chunks[0].size > size)
+    opt.prepare()
+    size = next(size for size in range(95, 40, -1) if (size,) not in opt.table and opt.plan(size).chunks[0].size > size)
     for where in ("sliced_functions.SlicedFunction.exact_calling_at", "sliced_kernels.SlicedKernels._read"):
         monkeypatch.setattr(f"mugraph.sizes.{where}", None)
     x = drawn(size, 24)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import mugraph
+from counted_calls import more_in_the_first
 from mugraph import Dim, DynamicSuperoptimized
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend import trace
@@ -114,6 +115,14 @@ def test_every_plan_is_carried_out() -> None:
         for rows in {reached, reached - 1} if len(plan) == 1 else {reached}:
             x = drawn(rows, 16)
             check(opt.covering(rows, plan)(x), mixed(x.double()))
+
+
+def test_a_first_call_at_a_size_does_what_a_later_one_does() -> None:
+    opt = optimized()
+    opt.prepare()  # whoever called it before
+    for sizes in ((9, 11), (23, 11)):
+        x, y = (drawn(size, 16) for size in sizes)
+        assert not more_in_the_first(lambda x=x: opt(x), lambda y=y: opt(y))  # type: ignore[misc]
 
 
 def test_what_holds_is_said_in_words_and_one_is_no_chunk_of_others() -> None:

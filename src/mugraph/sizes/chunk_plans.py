@@ -25,12 +25,17 @@ class ChunkPlan:
     seconds: float
 
 
+_Covered = dict[tuple[int, int], tuple[float, tuple[int, ...]]]
+"""By what is left of a size and the largest chunk that may cover it: seconds, and the sizes of the chunks that do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds of what a size is covered by: of `kernels` by size, of the function itself (`own`) at some sizes, and besides of
     each `chunk` that is one of several, and of `padding`, with as many for `copying` each slice of what is padded. Those that can
     compute their first slices alone have `parts`, by size: which part of their time so many of them take. Kernels that run their
-    own size `alone` cover no other."""
+    own size `alone` cover no other. What the function takes elsewhere follows from sizes at which it was timed (`between`): where
+    that is one, as of a table that lists one, as much is taken to be needed below it, and in proportion beyond it."""
 
     kernels: Mapping[int, float]
     own: Mapping[int, float] = field(default_factory=dict)
@@ -39,6 +44,7 @@ class Costs:
     parts: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     alone: Mapping[int, float] = field(default_factory=dict)
     copying: float = 0.0
+    _covered_by: _Covered = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def plan(self, size: int) -> ChunkPlan:
         """The cheapest plan for a size: among those with sizes in descending order, each of them as often as fits, once less
@@ -49,7 +55,7 @@ class Costs:
         best = min(plans, key=_seconds)
         sizes = sorted((known for known in self.kernels if known < size), reverse=True)
         if sizes and self._least(size, sizes) < best.seconds:
-            seconds, chosen = self._covered(size, sizes, 0, {})
+            seconds, chosen = self._covered(size, sizes, 0)
             best = min(best, ChunkPlan(_placed(size, chosen), seconds), key=_seconds)
         return best
 
@@ -82,22 +88,21 @@ class Costs:
         """What chunks of smaller sizes, in descending order, take at least: so many are needed, and none of them costs less."""
         return -(-size // sizes[0]) * (min(self.kernels[known] for known in sizes) + self.chunk)
 
-    def _covered(
-        self, rest: int, sizes: Sequence[int], first: int, known: dict[tuple[int, int], tuple[float, tuple[int, ...]]]
-    ) -> tuple[float, tuple[int, ...]]:
-        """Seconds and sizes of chunks that cover what is left, of sizes from the `first` on."""
-        if (rest, first) in known:
-            return known[rest, first]
+    def _covered(self, rest: int, sizes: Sequence[int], first: int) -> tuple[float, tuple[int, ...]]:
+        """Seconds and sizes of chunks that cover what is left, of sizes from the `first` on, in descending order: those below it
+        are the same whatever size is planned, so that plans share what they have in common."""
         size = sizes[first]
+        if (rest, size) in self._covered_by:
+            return self._covered_by[rest, size]
         cost, fitting = self.kernels[size] + self.chunk, rest // size
         often = -(-rest // size)
         best = (often * cost, (size,) * often)
         if first + 1 < len(sizes):
             for count in {fitting, max(fitting - 1, 0), 0}:
                 if rest > count * size:
-                    seconds, others = self._covered(rest - count * size, sizes, first + 1, known)
+                    seconds, others = self._covered(rest - count * size, sizes, first + 1)
                     best = min(best, (count * cost + seconds, (size,) * count + others))
-        known[rest, first] = best
+        self._covered_by[rest, size] = best
         return best
 
 

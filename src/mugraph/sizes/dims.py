@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,9 @@ from mugraph.errors import InvalidInput, ShapeMismatch
 
 if TYPE_CHECKING:
     import torch
+
+_KNOWN = 2048
+"""Sizes that are planned before they are called: with the plans of more a result would be made noticeably later."""
 
 Sizes = tuple[int, ...]
 """One size for each declared dimension, in the order of their names."""
@@ -33,6 +38,12 @@ class Dim:
             raise ShapeMismatch(
                 f"dimension {self.name} has size {size}, declared from {self.low} to {self.high}; declare a wider range"
             )
+
+
+def known_sizes(dims: Iterable[Dim]) -> Iterator[Sizes]:
+    """All sizes of some dimensions, if these are so few that calls of each are planned before there is one; else none."""
+    ranges = [range(dim.low, dim.high + 1) for dim in dims]
+    return itertools.product(*ranges) if math.prod(map(len, ranges)) <= _KNOWN else iter(())
 
 
 Dynamic = Mapping[int | str, Mapping[int, Dim]]

@@ -27,7 +27,7 @@ from mugraph.results.summary import some_wrong_text
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs, between
-from mugraph.sizes.dims import Declared, Dynamic, Sizes
+from mugraph.sizes.dims import Declared, Dynamic, Sizes, known_sizes
 
 if TYPE_CHECKING:
     from mugraph.ir.graph import Graph
@@ -97,6 +97,14 @@ class DynamicSuperoptimized(Shared):
         except ShapeMismatch:
             self.declared.sizes_of(args, kwargs)  # which says where sizes disagree
             raise
+
+    def prepare(self) -> None:
+        """Plan the calls of every size, where none is compiled for and there are not too many (`known_sizes`): the first call of
+        one then does what a later one does."""
+        if self._is_for_all_sizes:
+            self._runs = {sizes: self._run(sizes, (), {}) for sizes in known_sizes(self.dims.values())}
+        if self.rows is not None:
+            self.rows.result.prepare()
 
     def _sizes_at_once(self, args: Sequence[Any]) -> Sizes:
         """The sizes that the first arguments with them say, where what runs then looks at the others."""
@@ -171,9 +179,16 @@ class DynamicSuperoptimized(Shared):
             return self.capacities.claim
         if self.slices is None:
             return f"for each size by a certificate of its own, made at its first call ({self.reason})"
-        if not self.costs.kernels and self.costs.alone:
-            alone = ", ".join(map(str, sorted(self.costs.alone)))
+        alone = ", ".join(map(str, sorted(self.costs.alone)))
+        if not self.costs.kernels and alone:
             return f"{self.slices.claim}. Kernels for {alone} run these sizes alone, and the function itself answers at others"
+        return self._claim_of_slices() + (
+            f". Kernels for {alone} run these sizes alone, by certificates of their own" if alone else ""
+        )
+
+    def _claim_of_slices(self) -> str:
+        """The claim where sizes are put together of others."""
+        assert self.slices is not None
         if not self.costs.kernels:
             return f"{self.slices.claim}. No faster kernels were found for any size of the table, and the function itself answers"
         sizes, wrong = ", ".join(map(str, sorted(self.costs.kernels))), some_wrong_text(self.error_bound)
@@ -196,6 +211,20 @@ class DynamicSuperoptimized(Shared):
             return self.capacities.error_bound
         bounds = [each.certificate.error_bound for size in self.costs.kernels for each in self.table[size,].results]
         return None if None in bounds else sum(bound for bound in bounds if bound is not None)
+
+    @property
+    def brings_gradients(self) -> bool:
+        """Whether a tensor that the function brings along requires a gradient."""
+        from mugraph.frontend.pytree import FunctionCalling  # loads PyTorch
+
+        if self.rows is not None:
+            return self.rows.result.brings_gradients
+        if self.batches is not None:
+            return next(iter(self.batches.function.masked.values())).brings_gradients
+        if self.capacities is not None:
+            return self.capacities.masked.brings_gradients
+        calling = next(iter(self.table.values())).calling
+        return isinstance(calling, FunctionCalling) and calling.requires_grad
 
     def sizes_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes:
         """The sizes of the declared dimensions; raises ShapeMismatch where they are out of range or disagree."""

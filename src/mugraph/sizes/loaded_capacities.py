@@ -24,6 +24,7 @@ from mugraph.results.serialization import CAPACITIES
 from mugraph.results.superoptimized import load_program
 from mugraph.sizes.capacity_calls import CapacityCalls, looked_at
 from mugraph.sizes.chunk_plans import ChunkPlan
+from mugraph.sizes.dims import known_sizes
 from mugraph.sizes.masked_calls import MaskedCalls
 from mugraph.sizes.range_folder import document_of
 from mugraph.sizes.saved_capacities import SavedCapacities
@@ -76,7 +77,7 @@ class LoadedCapacities(Shared):
     def __init__(self, saved: SavedCapacities, capacities: CapacityCalls[MaskedCalls]) -> None:
         self.dim, self.claim, self.capacities = saved.dim, saved.claim, capacities
         self._first = next((number, place.dim) for number, place in enumerate(saved.places.inputs) if place is not None)
-        self._runs: dict[int, Callable[..., Any]] = {}
+        self._runs: dict[int, Callable[..., Any]] = {size: self._run(size) for (size,) in known_sizes([self.dim])}
 
     def __call__(self, *tensors: Any) -> Any:
         """The outputs in the structure that the function returned them; raises ShapeMismatch and InvalidInput."""
@@ -85,8 +86,11 @@ class LoadedCapacities(Shared):
         run = self._runs.get(shape[dim]) if dim < len(shape) else None
         if run is None:
             size, _ = self.capacities.masked.flatten(tensors, {})
-            run = self._runs[size] = self.capacities.at(self.plan(size).chunks[0].size)
+            run = self._runs[size] = self._run(size)
         return run(*tensors)
+
+    def _run(self, size: int) -> Callable[..., Any]:
+        return self.capacities.at(self.plan(size).chunks[0].size)
 
     def plan(self, size: int) -> ChunkPlan:
         """Which capacity runs a size; raises ShapeMismatch for one that is out of range."""

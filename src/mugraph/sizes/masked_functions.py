@@ -70,6 +70,11 @@ class MaskedFunction(MaskedCalls):
             f"programs at sizes {sizes} are the recorded ones, and the masked ones have their values in float64"
         )
 
+    @property
+    def brings_gradients(self) -> bool:
+        """Whether a tensor that the function brings along requires a gradient."""
+        return any(tensor.requires_grad for tensor in (*self.original.parameters(), *self.original.buffers()))
+
     def arguments(self, capacity: int) -> list[torch.Tensor]:
         """Those of the masked graph, for the example call at a capacity."""
         return self.runner(capacity).arguments(capacity, self.resized(capacity))

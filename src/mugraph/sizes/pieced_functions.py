@@ -104,11 +104,15 @@ class PiecedFunction(CalledInSlices):
 
 
 class _Checked(CallingAtSize):
-    """A call whose arguments are looked at each time."""
+    """A call whose arguments are looked at each time, so that their shapes are written down at once."""
 
     def __init__(self, function: CalledInSlices, size: int) -> None:
         super().__init__(function, size)
-        self.plain = _never
+        self.plain, self._calling = _never, function.exact_calling_at(size)
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """As `FunctionCalling.flatten`."""
+        return self._calling.flatten(args, kwargs)
 
 
 def _never(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

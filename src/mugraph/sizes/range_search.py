@@ -31,41 +31,51 @@ def superoptimized_for_sizes(
     settings: Mapping[str, Any],
 ) -> DynamicSuperoptimized:
     """What `mugraph.superoptimize` makes for ranges of sizes, which `optimize` is."""
-    args, kwargs = arguments
     result = DynamicSuperoptimized(fn, dynamic, settings, optimize)
-    result.declared.sizes_of(args, kwargs)
+    result.declared.sizes_of(*arguments)
     listed = None if table is None else result.declared.listed(table)
     require_torch("to optimize PyTorch functions")
+    _fill(result, arguments, listed, Deadline(budget))
+    result.prepare()
+    return result
+
+
+def _fill(
+    result: DynamicSuperoptimized,
+    arguments: tuple[Sequence[Any], Mapping[str, Any]],
+    listed: Sequence[Sizes] | None,
+    deadline: Deadline,
+) -> None:
+    """Let the result have kernels in the first way that the function takes."""
     from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
     from mugraph.sizes.sliced_functions import NoProgram, sliced_function
 
-    deadline = Deadline(budget)
+    args, kwargs = arguments
     if listed is None and len(result.dims) == 2:
         result.rows = _rows(result, arguments, deadline)
         if result.rows is None:
             result.batches = _batches(result, arguments, deadline)
         if result.rows is not None or result.batches is not None:
-            return result
+            return
     try:
-        result.sliced = sliced_function(fn, result.declared, args, kwargs, deadline)
+        result.sliced = sliced_function(result.fn, result.declared, args, kwargs, deadline)
     except SizeMatters as error:
         result.reason = result.reason or str(error)
         if isinstance(error, NoProgram):
             result.pieced = _pieces(result, arguments, deadline)
         elif listed is None and (capacities := _capacities(result, arguments, deadline)) is not None:
             result.capacities = capacities
-            return result
+            return
     if result.slices is None or listed is not None:
         entries = _ends(result.declared) if listed is None else listed
-        result.settings["budget"] = None if budget is None else budget / len(entries)
+        result.settings["budget"] = None if deadline.budget is None else deadline.budget / len(entries)
         for number, sizes in enumerate(entries):
             if not number or listed is not None or not deadline.passed:
                 result.fill(sizes, args, kwargs, budget=deadline.share(1 / (len(entries) - number)))
         if result.slices is not None:
             SizeTable(result, args, kwargs, NO_LIMIT).settle()  # sizes that are listed may have all of the budget
-        return result
+        return
     SizeTable(result, args, kwargs, deadline).fill()
-    return result
 
 
 def _rows(

@@ -28,7 +28,7 @@ from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.sizes import range_folder
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
 from mugraph.sizes.covering import Covering
-from mugraph.sizes.dims import Dim, Dynamic
+from mugraph.sizes.dims import Dim, Dynamic, known_sizes
 from mugraph.sizes.range_folder import RangeFolder, seconds_of
 from mugraph.sizes.row_functions import RowFunction
 from mugraph.sizes.row_results import RowCall
@@ -120,7 +120,7 @@ class LoadedSizes(Shared):
         self._constants = ConstantsBeside(table[max(table)].calling.constants)
         self._parts = {size: kernels for size in self.costs.parts if (kernels := self._in_part(size)) is not None}
         self.costs = replace(self.costs, parts={size: self.costs.parts[size] for size in self._parts})
-        self._runs: dict[int, Callable[..., Any]] = {}
+        self._runs: dict[int, Callable[..., Any]] = {size: self._run(size) for (size,) in known_sizes([self.dim])}
 
     def __call__(self, *tensors: Any) -> Any:
         """The outputs in the structure that the function returned them; raises ShapeMismatch and InvalidInput."""
