@@ -19,6 +19,9 @@ from mugraph.integrations.decorator import Optimized
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.runtime.benchmarking import Duel
+from mugraph.sizes.capacity_results import CapacityTable
+from mugraph.sizes.dynamic_results import DynamicSuperoptimized
+from mugraph.sizes.masked_functions import masked_function
 
 X, W = torch.randn(4, 32), torch.randn(32, 16)
 
@@ -270,6 +273,45 @@ def test_one_answer_for_a_range_of_sizes() -> None:
     assert len(optimized.answers) == 1
     with pytest.raises(ShapeMismatch, match="batch has size 7"):
         optimized(torch.randn(7, 32), W)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_one_answer_for_a_range_of_a_function_that_runs_in_pieces(grad: bool) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.logcumsumexp(-1) * 2, -1)
+
+    optimized = mugraph.optimize(fn, dynamic={0: {0: mugraph.Dim("batch", 2, 6)}}, budget=120.0)
+    with torch.set_grad_enabled(grad):
+        for size in (4, 3, 6, 5):
+            x = torch.randn(size, 32)
+            close(optimized(x), fn(x))
+    (result,) = optimized.results
+    assert isinstance(result, DynamicSuperoptimized)
+    assert result.pieced is not None
+    assert not any(made.is_one_program for made in result.table.values())
+    assert {*result.specializations} == {*result.table}, "nothing was compiled for other sizes"
+    with torch.enable_grad():
+        assert optimized(torch.randn(3, 32).requires_grad_()).requires_grad
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_a_range_at_capacities_knows_whether_gradients_are_wanted(captured: bool) -> None:
+    """Of such a range no size was compiled for, and what the function brings along is the masked graph's."""
+    keys = mugraph.Dim("keys", 1, 60)
+    linear = nn.Linear(16, 16, bias=False).requires_grad_(captured)
+
+    def decode(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(linear(q) @ k.transpose(-1, -2), -1) @ k
+
+    inputs = torch.randn(2, 1, 16), torch.randn(2, 7, 16)
+    result = DynamicSuperoptimized(decode, {1: {1: keys}}, {}, mugraph.superoptimize)
+    with torch.no_grad():
+        result.capacities = CapacityTable(masked_function(decode, result.declared, inputs, {}), fn=decode)
+    assert decorator._brings_gradients(result) is captured
+    linear.requires_grad_(not captured)
+    assert decorator._brings_gradients(result) is not captured
+    with torch.no_grad():
+        assert not decorator._brings_gradients(result)
 
 
 def test_tensors_without_numbers_and_mapped_ones(optimized: Optimized[..., torch.Tensor]) -> None:

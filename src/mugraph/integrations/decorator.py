@@ -1,9 +1,8 @@
 """`@mugraph.optimize`: a function whose calls run discovered kernels where these are faster, and PyTorch elsewhere.
 
 The first call with tensors of some shapes and dtypes optimizes for them, as `mugraph.superoptimize` does; the result is kept for
-later calls of that kind. A function that torch.export cannot record whole, because it looks into its tensors, is optimized in
-pieces by our backend of `torch.compile`. A call is answered in any case: what cannot be optimized, is not faster, or needs
-gradients runs as it always did.
+later calls of that kind. A call is answered in any case: what cannot be optimized, is not faster, or needs gradients runs as it
+always did. With `background` our backend of `torch.compile` runs the function instead.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import torch
 from torch.autograd import forward_ad
 
 from mugraph.api import superoptimize
 from mugraph.devices import device_for, resolved
-from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, NotAProgram, ShapeMismatch
+from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch
 from mugraph.frontend import trace
 from mugraph.frontend.calls.objects import flat, leaves_of
 from mugraph.frontend.calls.pytree import FunctionCalling
@@ -43,10 +42,6 @@ from mugraph.support.user_warnings import warn_user
 from mugraph.targets.gpu import common_target, on_their_gpu
 from mugraph.targets.machine import Machine, machine_for
 
-if TYPE_CHECKING:
-    from mugraph.integrations.torch_compile import Compiled
-
-
 _log = logging.getLogger("mugraph.optimize")
 
 P = ParamSpec("P")
@@ -64,11 +59,9 @@ _FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How calls of one kind are answered: by a result or in pieces or, where `reason` says why, by PyTorch."""
+    """How calls of one kind are answered: by a result or, where `reason` says why, by PyTorch."""
 
     result: Found | None = None
-    pieces: Compiled | None = None
-    """What became of a function that cannot be recorded whole."""
     reason: str = ""
     duel: Duel | None = None
     """The whole call of what answers against that of the function, where they were timed."""
@@ -131,8 +124,6 @@ class Optimized(Shared, Generic[P, R]):
                     self._answer(kind, args, kwargs)
                 return returned  # once is enough: the function may change what it is given
             answer = self._answer(kind, args, kwargs)
-        if answer.pieces is not None and not answer.reason:
-            return self._in_pieces(*args, **kwargs)
         if answer.result is None or answer.reason:
             return self.fn(*args, **kwargs)
         try:
@@ -160,17 +151,14 @@ class Optimized(Shared, Generic[P, R]):
     def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
         settings = self.settings
         try:
-            target = settings.target or common_target(tensors_of(args, kwargs))
+            if settings.target is None:
+                common_target(tensors_of(args, kwargs))  # of tensors on several devices it says which
             example = _example(self.fn, args, kwargs)
             if dynamic := settings.dynamic:
                 return Answer(superoptimize_dynamic(self.fn, example, dynamic, target=settings.target, **settings.of_all))
             if settings.strict:
                 trace(self.fn, example)  # raises for what is no program
             result = superoptimize(self.fn, example, settings.target, **settings.of_all, **settings.of_functions)
-        except NotAProgram as error:
-            if settings.strict or settings.dynamic:
-                raise
-            return self._pieced(target, error, args, kwargs)
         except MugraphError as error:
             if settings.strict or (settings.dynamic and isinstance(error, ShapeMismatch)):
                 raise
@@ -193,20 +181,6 @@ class Optimized(Shared, Generic[P, R]):
             return Answer(result, reason=f"kernels for {result.target} cannot run on this machine")
         outcome = result.report.baselines.get(EAGER) or self._raced(result, machine, args, kwargs)
         return Answer(result, reason=_objection(outcome), duel=outcome)
-
-    def _pieced(self, target: str, error: NotAProgram, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
-        from mugraph.integrations.torch_compile import compilations  # loads Dynamo, which takes a second
-
-        compilations.clear()
-        with torch.no_grad():  # tensors that the function keeps for later calls are then usual ones
-            self.fn(*args, **kwargs)
-        with torch.inference_mode():
-            self._in_pieces(*args, **kwargs)
-        done = [compiled for compiled in compilations if compiled.partition.pieces or compiled.partition.library]
-        if not done:
-            return Answer(reason=f"no piece of it runs as kernels, and as a whole it is no program: {error}")
-        outcome = self._raced(self._in_pieces, machine_for(target), args, kwargs)
-        return Answer(pieces=done[-1], reason=_objection(outcome), duel=outcome)
 
     @functools.cached_property
     def _in_pieces(self) -> Callable[P, R]:
@@ -410,8 +384,9 @@ def _brings_gradients(result: Found) -> bool:
     """Whether gradients are recorded, and a tensor that the function brings along requires one."""
     if not torch.is_grad_enabled():
         return False
-    one = result if isinstance(result, Superoptimized) else next(iter(result.table.values()))
-    return isinstance(one.calling, FunctionCalling) and one.calling.requires_grad
+    if isinstance(result, DynamicSuperoptimized):
+        return result.brings_gradients
+    return isinstance(result.calling, FunctionCalling) and result.calling.requires_grad
 
 
 def _example(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | dict[str, Any]:

@@ -215,7 +215,7 @@ class DynamicSuperoptimized(Shared):
     @property
     def brings_gradients(self) -> bool:
         """Whether a tensor that the function brings along requires a gradient."""
-        from mugraph.frontend.pytree import FunctionCalling  # loads PyTorch
+        from mugraph.frontend.calls.pytree import FunctionCalling  # loads PyTorch
 
         if self.rows is not None:
             return self.rows.result.brings_gradients
