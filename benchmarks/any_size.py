@@ -11,8 +11,8 @@ cached. At `--right` random sizes results are compared with float64. Of each siz
 a repeated one, each after two calls at another size, so that both find the same in caches, and what the first takes in addition
 (`first_over_repeated`); and whole calls beside those of kernels for that size in turns: scheduled, compiled and proved for it
 (`DynamicSuperoptimized.at`), or where nothing is put together of slices searched and measured for it alone. A ratio above 1 says
-that the result for any size is the faster one. It must compile nothing in its first calls. Kernels for one size are made without
-a budget, behind the table, whose structures they need not search again: how long that takes is said for each size, and beside the
+that the result for any size is the faster one. It must compile nothing in its first calls. `at` has no budget, and need not
+search structures of the table again: how long kernels for a size take to make is said for each, and in the median beside the
 seconds of the result for any size. Results go to `benchmarks/results/any-size.json`.
 """
 
