@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -13,12 +14,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.devices import device_for
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import record
+from mugraph.frontend.partitioning.library import LibraryKernel, linear_layers
 from mugraph.frontend.partitioning.partition import Piece, partition
 from mugraph.frontend.recording.recorded_graph import recorded_graph
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, PieceOutcome, Share
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
 from mugraph.pieces.predicted_cost import share_saved
+from mugraph.pieces.products_apart import ProductsApart
 from mugraph.support.deadline import Deadline
 
 CACHED, WIDTH = 24, 8
@@ -277,3 +281,85 @@ def test_of_these_layers_only_those_are_taken_that_are_faster() -> None:
         assert len(_with_layers_of_lost(plan, "cpu", optimizer, Deadline(60.0)).partition.library) == 1
     unpacked = Optimizer(PieceOptions(cache="off", pack=False))
     assert _with_layers_of_lost(plan, "cpu", unpacked, Deadline(60.0)) is plan
+
+
+class Bent(torch.nn.Module):
+    """A large product of some rows, and what reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1024, 8192), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product = torch.nn.functional.linear(x, self.weight)
+        return torch.tanh(product * 0.5) * product
+
+
+def apart_of(rows: int, seconds: tuple[float, float], monkeypatch: pytest.MonkeyPatch, **options: object) -> ProductsApart:
+    """The products that are in no program, where PyTorch and the library take so many times what is predicted."""
+    small = replace(device_for("cpu"), memory_bandwidth=3e10, cache_bandwidth=1e11, matmul_flops={DType.FP32: 2e11})
+    for module in ("products_apart", "piece_optimizer"):
+        monkeypatch.setattr(f"mugraph.pieces.{module}.device_for", lambda target: small)
+    monkeypatch.setattr("mugraph.pieces.products_apart.slowdown", lambda: 1.0)
+    monkeypatch.setattr("mugraph.pieces.products_apart.seconds_of_calls", lambda nodes, device: 1.0)
+    monkeypatch.setattr("mugraph.pieces.library_ways._measured", lambda kernel, deadline: seconds)
+    graph = recorded_graph(record(Bent(), (torch.ones(rows, 8192),))).module.graph
+    whole, layers = partition(graph), linear_layers(graph.nodes, "cpu")
+    apart = ProductsApart.of(layers, whole.pieces, Optimizer(PieceOptions(cache="off", **options)), Deadline(60.0))  # type: ignore[arg-type]
+    assert {layer.product for layer in apart.library} | apart.by_torch <= {layer.product for layer in layers}
+    return apart
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds", "where"),
+    [
+        (1024, (1.3, 1.0), "library"),
+        (1024, (1.0, 1.0), "torch"),
+        (1024, (4.0, 3.0), "program"),
+        (16, (1.3, 1.0), "program"),
+    ],
+    ids=["packed weights are faster", "PyTorch is as fast", "both are far from what the machine can", "few rows"],
+)
+def test_large_products_that_kernels_would_not_make_faster_are_in_no_program(
+    monkeypatch: pytest.MonkeyPatch, rows: int, seconds: tuple[float, float], where: str
+) -> None:
+    apart = apart_of(rows, seconds, monkeypatch)
+    assert (len(apart.library), len(apart.by_torch)) == {"library": (1, 0), "torch": (0, 1), "program": (0, 0)}[where]
+    refused = apart.within(())
+    assert (len(refused.library), len(refused.by_torch)) == (0, len(apart.library) + len(apart.by_torch))
+
+
+@pytest.mark.parametrize("options", [{"profile": False}, {"keep": "all"}, {"pack": False}], ids=str)
+def test_products_stay_in_programs_where_nothing_is_timed(monkeypatch: pytest.MonkeyPatch, options: dict[str, object]) -> None:
+    assert apart_of(1024, (1.3, 1.0), monkeypatch, **options) == ProductsApart()
+
+
+def test_what_stands_around_products_of_pytorch_is_cut_without_them() -> None:
+    graph = recorded_graph(record(Bent(), (torch.ones(1024, 8192),))).module.graph
+    (product,) = (layer.product for layer in linear_layers(graph.nodes, "cpu"))
+    assert any(product in piece.nodes for piece in partition(graph).pieces)
+    whole = partition(graph, alone=frozenset({product}))
+    assert [names(piece) for piece in whole.pieces if "tanh" in names(piece)] == [{"mul", "tanh"}]
+    assert not any(product in piece.nodes for piece in whole.pieces)
+    assert product in {left.node for left in whole.left}
+
+
+def test_a_plan_is_cut_around_products_and_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart: list[ProductsApart] = []
+
+    def found(layers: Sequence[LibraryKernel], *_: object) -> ProductsApart:
+        apart.append(ProductsApart(tuple(layers[:1]), frozenset(layer.product for layer in layers[1:])))
+        return apart[-1]
+
+    monkeypatch.setattr(ProductsApart, "of", found)
+    graph = recorded_graph(record(Gated(), (torch.randn(2, 32),))).module
+    optimizer = Optimizer(PieceOptions(cache="off"))
+    with mock.patch.object(optimizer, "_tried", return_value=PieceOutcome(None, "there is nothing")):
+        (plan,) = plans(graph, "cpu", optimizer, Deadline(60.0))
+    assert apart[0].library[0].product in {each.product for each in plan.partition.library}
+    assert not any(apart[0].by_torch & set(piece.nodes) for piece in (*plan.partition.pieces, *plan.lost))
+    inputs = [torch.randn(node.meta["val"].shape) for node in graph.graph.nodes if node.op == "placeholder"]
+    run = plan.spliced(graph)
+    with torch.no_grad():
+        for _ in range(3):  # weights are packed in the second call
+            torch.testing.assert_close(run(*inputs), graph(*inputs), rtol=1e-4, atol=1e-4)

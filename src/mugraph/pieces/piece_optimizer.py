@@ -298,7 +298,7 @@ class Optimizer:
         unknown = [key for key in distinct if key not in self._outcomes]
         hurried = not deadline.allows(len(unknown) * _least_seconds())
         unknown.sort(key=by_bytes if hurried else lambda key: _size(distinct[key]))
-        unknown.sort(key=lambda key: self._saves_little(distinct[key]))
+        unknown.sort(key=lambda key: self.saves_little(distinct[key]))
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
             left = sum(_size(distinct[other]) for other in unknown[number:])
             self._try(key, distinct[key], Share.of(deadline, _size(distinct[key]) / left), graphs)
@@ -316,7 +316,7 @@ class Optimizer:
                 needy.pop()  # which leaves more to the others
         return [self._outcomes[key] for key in keys]
 
-    def _saves_little(self, piece: Piece) -> bool:
+    def saves_little(self, piece: Piece) -> bool:
         """Whether kernels of a piece are predicted to save next to nothing beside PyTorch's calls."""
         return share_saved(piece.nodes, device_for(self.options.target)) < _LITTLE
 

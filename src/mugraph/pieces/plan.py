@@ -1,7 +1,8 @@
 """What runs for which part of a torch graph: programs as kernels, convolutions and linear layers by the library with packed
 weights, the rest by PyTorch.
 
-A linear layer can be part of a program or a kernel of the library, which is the faster at a lone product. Programs come first,
+A linear layer can be part of a program or a kernel of the library, which is the faster at a lone product. Large products that
+kernels would not make faster are cut around to begin with (`mugraph.pieces.products_apart`). Of the others programs come first,
 and must beat PyTorch's calls with packed weights in them. Where one does not, the library has its linear layers, and what stands
 around these is cut once more. Then what is predicted to be faster together is tried as larger programs.
 """
@@ -30,6 +31,7 @@ from mugraph.pieces.library_ways import Ways
 from mugraph.pieces.other_ways import Way, other_ways
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
+from mugraph.pieces.products_apart import ProductsApart
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.selection.structure_key import form_of
@@ -100,6 +102,7 @@ class _Cutter:
     joined: tuple[Piece, ...] = ()
     in_place: Container[fx.Node] = frozenset()
     """The calls that PyTorch makes in place."""
+    apart: ProductsApart = field(default_factory=ProductsApart)
     known: Known = field(default_factory=Known)
 
     def cut(self, library: Sequence[LibraryKernel], tangled: Container[frozenset[fx.Node]] = frozenset()) -> Partition:
@@ -116,12 +119,13 @@ class _Cutter:
         return partition(
             self.graph,
             self.device,
-            library,
+            (*self.apart.library, *library),
             joined=joined,
             lookups=self.target.operands_in_place,
             tangled=tangled,
             scans=self.target.scans,
             in_place=self.in_place,
+            alone=self.apart.by_torch,
             known=self.known,
         )
 
@@ -145,7 +149,7 @@ def plans(
     tell = optimizer.tell
     in_place = ways_in_place(module.graph, written or {})
     planner = _Planner.of(module.graph, device, optimizer, deadline, dict(graphs or {}), improved, in_place)
-    whole = planner.cut_around_joined()
+    whole = planner.cut_around_known()
     tell(Event("partition", f"{len(whole.pieces)} program{'s' * (len(whole.pieces) != 1)}{why}", deadline.elapsed))
     joins = bool(planner.joiner.proposed(whole, {}))
     as_cut = Deadline(deadline.share(_AS_CUT if joins else 1.0))
@@ -202,9 +206,14 @@ class _Planner:
         """The convolutions that are library kernels."""
         return tuple(self.ways.layouts)
 
-    def cut_around_joined(self) -> Partition:
-        """The graph cut by rules, around larger programs that are predicted to be faster by far and that kernels run."""
+    def cut_around_known(self) -> Partition:
+        """The graph cut by rules, around products that kernels would not make faster, and around larger programs that are
+        predicted to be faster by far and that kernels run."""
         whole = self.cutter.cut(self.images)
+        apart = ProductsApart.of(self.layers, whole.pieces, self.optimizer, self.deadline)
+        if apart != self.cutter.apart:
+            self.cutter.apart = apart.within(within_memory(apart.library))
+            whole = self.cutter.cut(self.images)
         if ahead := self.joiner.ahead(whole, self.known, self.deadline):
             self.cutter.joined = ahead
             whole = self.cutter.cut(self.images)
@@ -234,7 +243,9 @@ class _Planner:
         layers = linear_layers(free.union(left.node for left in whole.left), self.cutter.device)
         if self.optimizer.options.profile:  # of all: programs that are cut anew around some may come to nothing
             timed = library.faster((*layers, *self.layers) if layers else (), deadline, self.optimizer.tell)
-            layers = within_memory([each for each in timed if each in layers])
+            given = self.cutter.apart.library
+            fitting = within_memory([*given, *(each for each in timed if each in layers)])
+            layers = tuple(each for each in fitting if each not in given)
         if free.isdisjoint(layer.product for layer in layers):
             return whole.with_library(layers), outcomes
         whole = self.cutter.cut((*self.images, *layers), self.tangled)

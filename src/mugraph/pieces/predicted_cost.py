@@ -122,6 +122,11 @@ class PredictedCost:
         """Seconds of calls that PyTorch makes one by one, the same in whatever order they come."""
         return math.fsum(map(self._of_call, nodes))
 
+    def arithmetic_intensity(self, node: fx.Node) -> float:
+        """How many times as long as its operands and result are moved a call multiplies at the best rate there is."""
+        compute = sum(each.flops for each in self.traits[node].contractions) / (best_efficiency(self.device) * self._rate(node))
+        return compute * self.device.memory_bandwidth / max(bytes_of_call(node), 1)
+
     def _of_call(self, node: fx.Node) -> float:
         known = self.measured.get(node)
         return self._modelled(node) if known is None else known.seconds
@@ -223,6 +228,11 @@ class PredictedCost:
 def seconds_of_calls(nodes: Sequence[fx.Node], device: Device) -> float:
     """Predicted seconds on a device of calls that are a program, as PyTorch makes them one by one."""
     return _cost_of(nodes, device).of_calls(nodes)
+
+
+def arithmetic_intensity(node: fx.Node, device: Device) -> float:
+    """How many times as long as its operands and result are moved on a device a product multiplies at its best rate."""
+    return _cost_of([node], device).arithmetic_intensity(node)
 
 
 def share_saved(nodes: Sequence[fx.Node], device: Device) -> float:
