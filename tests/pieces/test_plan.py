@@ -338,7 +338,7 @@ def test_what_stands_around_products_of_pytorch_is_cut_without_them() -> None:
     graph = recorded_graph(record(Bent(), (torch.ones(1024, 8192),))).module.graph
     (product,) = (layer.product for layer in linear_layers(graph.nodes, "cpu"))
     assert any(product in piece.nodes for piece in partition(graph).pieces)
-    whole = partition(graph, alone=frozenset({product}))
+    whole = partition(graph, by_torch=frozenset({product}))
     assert [names(piece) for piece in whole.pieces if "tanh" in names(piece)] == [{"mul", "tanh"}]
     assert not any(product in piece.nodes for piece in whole.pieces)
     assert product in {left.node for left in whole.left}

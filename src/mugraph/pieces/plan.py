@@ -125,7 +125,7 @@ class _Cutter:
             tangled=tangled,
             scans=self.target.scans,
             in_place=self.in_place,
-            alone=self.apart.by_torch,
+            by_torch=self.apart.by_torch,
             known=self.known,
         )
 

@@ -187,7 +187,7 @@ def partition(
     tangled: Container[frozenset[fx.Node]] = frozenset(),
     scans: bool | None = None,
     in_place: Container[fx.Node] = frozenset(),
-    alone: Container[fx.Node] = frozenset(),
+    by_torch: Container[fx.Node] = frozenset(),
     known: Known | None = None,
 ) -> Partition:
     """Split a functional graph of ATen calls, whose nodes carry tensors without data in `meta["val"]`.
@@ -196,8 +196,8 @@ def partition(
     are `joined` already, which it is up to the caller to see that nothing else waits for and is waited for by; library kernels
     with calls of these are left out. `lookups` says whether kernels read tables at integers, `scans` whether they have running
     sums and products, by default those of a CPU. Calls that are `tangled`, some with parts of tensors, are taken apart; those
-    that torch makes `in_place` are left to it, and so are products that stay `alone`. `known` is from earlier cuts for the same
-    target.
+    that torch makes `in_place` are left to it, and so are products that are to be `by_torch`. `known` is from earlier cuts for
+    the same target.
 
     From the first call that changes an operand on, everything is left. Pieces hold at least two computing operators, of which one
     kernel can save what passes between them: the library is best at a lone product, unless memory bounds it, as at decode.
@@ -213,7 +213,7 @@ def partition(
     verdicts |= {mask: "it makes a mask, which is looked at before attention runs" for mask in masks if mask in verdicts}
     verdicts |= {node: "it is written into what the call changes" for node in verdicts if node in in_place}
     able = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Traits)}
-    verdicts |= {node: "PyTorch is as fast at it as kernels are predicted to be" for node in verdicts if node in alone}
+    verdicts |= {node: "PyTorch is as fast at it as kernels are predicted to be" for node in verdicts if node in by_torch}
     before = set(calls[:end])
     larger = {node for piece in joined for node in piece.nodes}
     called = [kernel for kernel in library if before.issuperset(kernel.nodes) and larger.isdisjoint(kernel.nodes)]
