@@ -6,6 +6,7 @@ every subexpression is computed in the outermost loop where its operands are kno
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Generic, TypeVar
 from mugraph.ir.dtypes import DType
 from mugraph.ir.ops import operator
 from mugraph.lower.inlining import inlined
-from mugraph.lower.scalar_expressions import ROUNDED, Apply, Constant, Expression, Source, as_written, subexpressions
+from mugraph.lower.scalar_expressions import ROUNDED, Apply, Constant, Expression, Source, as_written, renumbered, subexpressions
 from mugraph.lower.thread_mapping import LoopDim, loops_of
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan, Tile
 from mugraph.targets.c_text import literal, number_text, scaled, sum_of
@@ -41,12 +42,13 @@ def print_loops(writer: Writer, statement: Elementwise | Reduce, bounded: int | 
 
 
 def print_stored_and_reduced(writer: Writer, stored: Elementwise, reduction: Reduce, bounded: int | None = None) -> bool:
-    """Write both a statement and the reduction of what it stores in one loop, if vectors of both lie along the same dimension.
-    Along the dimension `bounded` of the result both stop behind `held` elements."""
-    both = _in_one(writer, stored, reduction)
-    if both is None or Nest(writer, stored).turned:
+    """Write both a statement and the reduction of what it stores, or of a function of that, as of its square, in one loop, if
+    vectors of both lie along the same dimension. Along the dimension `bounded` of the result both stop behind `held` elements."""
+    joined = _in_one(writer, stored, reduction)
+    if joined is None or Nest(writer, stored).turned:
         return False
-    nest = Nest(writer, both, bounded, stores=True)
+    both, value = joined
+    nest = Nest(writer, both, bounded, stores=value)
     vector = nest.loops[nest.vector]
     if (
         vector.bounded
@@ -60,13 +62,13 @@ def print_stored_and_reduced(writer: Writer, stored: Elementwise, reduction: Red
     return True
 
 
-def _in_one(writer: Writer, stored: Elementwise, reduction: Reduce) -> Reduce | None:
-    """A reduction that computes what it reads, and has the place where that is to be stored as its last source; None where it
-    reads something else, not each element once, or what is rounded."""
-    if reduction.expression != Source(0) or stored.combine is not None or writer.dtype(stored.target) is not DType.FP32:
+def _in_one(writer: Writer, stored: Elementwise, reduction: Reduce) -> tuple[Reduce, Expression] | None:
+    """A reduction that computes what it reads, and has the place where that is to be stored as its last source, and what that is;
+    None where it reads something else, too, not each element once, or what is rounded."""
+    if len(reduction.sources) != 1 or stored.combine is not None or writer.dtype(stored.target) is not DType.FP32:
         return None
     (read,) = reduction.sources
-    made = inlined(stored, reduction)
+    made = inlined(stored, replace(reduction, expression=Source(0)))
     if (
         read.buffer != stored.target.buffer
         or not isinstance(made, Reduce)
@@ -76,7 +78,9 @@ def _in_one(writer: Writer, stored: Elementwise, reduction: Reduce) -> Reduce | 
     once = math.prod(read.shape) == math.prod(stored.target.shape) and all(
         stride for size, stride in zip(read.shape, read.strides, strict=True) if size > 1
     )
-    return replace(made, sources=(*made.sources, read)) if once else None
+    value = made.expression
+    reduced = replace(made, sources=(*made.sources, read), expression=renumbered(reduction.expression, [value]))
+    return (reduced, value) if once else None
 
 
 def vector_cost(dim: LoopDim, lanes: int, operands: int) -> float:
@@ -111,10 +115,10 @@ Loops = TypeVar("Loops", bound=Elementwise | Reduce | Scan)
 class Nest(Generic[Loops]):
     """The loops of a statement, and the text inside each."""
 
-    def __init__(self, writer: Writer, statement: Loops, bounded: int | None = None, stores: bool = False) -> None:
-        """With `stores`, what a reduction reduces is stored in the place of its last source."""
+    def __init__(self, writer: Writer, statement: Loops, bounded: int | None = None, stores: Expression | None = None) -> None:
+        """What a reduction `stores` goes to the place of its last source."""
         self.writer, self.statement, self.bounded = writer, statement, bounded
-        self.stored = len(statement.sources) - 1 if stores else None
+        self.stored = None if stores is None else len(statement.sources) - 1
         self.lanes = writer.vectors.lanes
         self.operands = 1 + len(statement.sources)
         lookups = [number for number, tile in enumerate(statement.sources) if tile.lookup is not None]
@@ -125,6 +129,8 @@ class Nest(Generic[Loops]):
         self.loops, self.vector = self.arranged()
         compared = not isinstance(statement, Scan) and statement.combine is Combine.MAX  # and subtracted by another statement
         self.expression = self.with_reciprocals(as_written(statement.expression, read_elsewhere=compared))
+        self.kept = None if stores is None else self.with_reciprocals(as_written(stores, read_elsewhere=compared))
+        """What is stored, of which the expression is a function."""
         self.names: dict[Expression | int, str] = {}
         """Of values, and of the places at which a source with that number is looked up."""
 
@@ -340,21 +346,20 @@ class Nest(Generic[Loops]):
             self.store(self.names[self.expression], lanes, self.accumulates)
 
     def reduced_value(self, lanes: Lanes) -> str:
-        """What a reduction reduces, which is stored if it is to be."""
-        value = self.names[self.expression]
-        if self.stored is not None:
+        """What a reduction reduces; what it is computed of is stored if it is to be."""
+        if self.stored is not None and self.kept is not None:
             address = self.address(f"x{self.stored}", self.stored + 1, len(self.loops))
-            self.write_vector(self.statement.sources[self.stored], address, value, lanes)
-        return value
+            self.write_vector(self.statement.sources[self.stored], address, self.names[self.kept], lanes)
+        return self.names[self.expression]
 
     def end(self, depth: int) -> str:
         """Where a loop ends."""
         return HELD if self.loops[depth].bounded else str(self.loops[depth].size)
 
     def reads_before_it_writes(self) -> bool:
-        """Whether no result of a reduction is written to where a source has elements that are read later."""
+        """Whether no result of a reduction is written to where a source has what is read later; a single one never is."""
         target = self.statement.target
-        return not any(
+        return all(loop.reduced for loop in self.loops) or not any(
             self.writer.share_bytes(target, tile) and not self.lies_where_target_does(number)
             for number, tile in enumerate(self.statement.sources)
         )
@@ -423,7 +428,7 @@ class Nest(Generic[Loops]):
                 self.writer.line(
                     f"const long row{number} = {self.row(number, self.address(f'integers{number}', strides, depth))};"
                 )
-        for node in subexpressions(self.expression):
+        for node in itertools.chain(subexpressions(self.expression), () if self.kept is None else subexpressions(self.kept)):
             if node not in self.names and self.depth(node) == depth:
                 name = f"v{len(self.names)}"
                 self.writer.line(f"const vec {name} = {self.value(node, lanes)};")
