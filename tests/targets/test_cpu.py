@@ -108,6 +108,16 @@ def test_right_factors_are_copied_for_many_rows(
         assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
 
 
+@pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True)])
+def test_dot_products_of_several_rows_keep_what_these_share_in_registers(dtype: DType, pairs: bool) -> None:
+    """One row alone may read it as it multiplies."""
+    for rows, held in ((1, False), (2, True)):
+        executable = executable_for(products([(rows, 64, 32)], dtype), Vectors(16, 32, bf16_pairs=pairs))
+        text = executable.sources[SOURCE_NAME]
+        *_, dots = text[: text.index("const vec sums = ")].split("vec c0_0 =")
+        assert ("STAYS(b0)" in dots) == held
+
+
 @pairwise(rows=MANY_ROWS, several=[False, True])
 def test_right_factors_of_pairs_are_copied_for_many_rows(
     rows: tuple[int, int, int], several: bool, monkeypatch: pytest.MonkeyPatch

@@ -154,7 +154,8 @@ class InnerPairs(Inner):
         right = tiles.transposed(self.product.right)
         for s in range(columns):
             self.prefetch(s)
-            self.writer.line(f"const pairs b{s} = {self.load_pairs(self.address('b', right, f'j + {s}', 'k'), width)};")
+        values = [self.load_pairs(self.address("b", right, f"j + {s}", "k"), width) for s in range(columns)]
+        print_right_vectors(self.writer, "pairs", values, rows)
         for r in range(rows):
             address = f"pairs_a + {left_stride(self)} * (i + {r}) + k"
             self.writer.line(f"const pairs a{r} = {self.load_pairs(address, width)};")

@@ -365,7 +365,8 @@ class Inner(Product):
         right = tiles.transposed(self.product.right)
         for s in range(columns):
             self.prefetch(s)
-            self.writer.line(f"const vec b{s} = {self.load('b', right, f'j + {s}', 'k', width)};")
+        values = [self.load("b", right, f"j + {s}", "k", width) for s in range(columns)]
+        print_right_vectors(self.writer, "vec", values, rows)
         for r in range(rows):
             self.writer.line(f"const vec a{r} = {self.load('a', self.product.left, f'i + {r}', 'k', width)};")
             for s in range(columns):
