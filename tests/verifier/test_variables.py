@@ -40,6 +40,27 @@ def test_many_arguments_have_as_many_values() -> None:
         np.testing.assert_array_equal(function(part).p, known)
 
 
+def test_tuples_have_one_value_each_however_operands_are_repeated() -> None:
+    """Against a dictionary: a mask of rows, a tensor and a constant, in calls that know the tuples of those before."""
+    rng, function = np.random.default_rng(0), RandomFunction(counting())
+    known: dict[tuple[int, ...], int] = {}
+    for shapes in (((4, 1), (4, 6), ()), ((1, 6), (4, 1), ()), ((4, 6), (4, 6), (4, 6)), ((), (6,), (2, 1, 1))) * 3:
+        operands = [np.asarray(rng.integers(0, 3, shape)) for shape in shapes]
+        values = function(*operands).p
+        whole = np.broadcast_arrays(*operands)
+        assert values.shape == function.met[-1].shape == whole[0].shape
+        for *arguments, value in zip(*(part.reshape(-1).tolist() for part in whole), values.reshape(-1).tolist(), strict=True):
+            assert known.setdefault(tuple(arguments), value) == value
+    assert len(set(known.values())) == len(known) > 20
+
+
+def test_calls_with_other_numbers_of_operands_share_no_value() -> None:
+    function, one, other = RandomFunction(counting()), np.array([0, 1]), np.array([2, 3])
+    calls = [function(one).p, function(one, other).p, function(one, other, one).p]
+    assert len(np.unique(np.concatenate(calls))) == 6
+    np.testing.assert_array_equal(np.concatenate([function(one).p, function(one, other).p]), np.concatenate(calls[:2]))
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 8])
 def test_sets_are_numbered_without_regard_to_order_repetitions_and_nesting(chunk: int) -> None:
     maxima = Maxima(counting(), lambda value: value.p)

@@ -60,6 +60,16 @@ class Directory:
         places = np.searchsorted(self._residues, residues).clip(max=len(self) - 1)
         return np.where(self._residues[places] == residues, self._numbers[places], -1)
 
+    def numbers(self, residues: Residues) -> Numbers:
+        """The number of each residue, of the residues' shape; new ones are noted in ascending order."""
+        different, places = np.unique(residues, return_inverse=True)
+        numbers = self._found(different) if len(self) else np.full(len(different), -1)
+        new = numbers < 0
+        if new.any():
+            numbers[new] = len(self) + np.arange(np.count_nonzero(new))
+            self.note(different[new])
+        return np.asarray(numbers[places].reshape(residues.shape))
+
     def note(self, residues: Residues) -> None:
         """Number the elements of a vector on from those before."""
         order = np.argsort(residues)
@@ -74,12 +84,17 @@ class Variables:
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
         self._drawn = draw(0)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def extend(self, count: int) -> FieldValue:
         """So many more, which are returned."""
         new = self._draw(count)
         p, q = (_joined(before, after) for before, after in zip(self._drawn, new, strict=True))
         self._drawn = FieldValue(p, q)
+        self._count += count
         return new
 
     def __getitem__(self, numbers: Numbers) -> FieldValue:
@@ -95,31 +110,40 @@ class RandomFunction:
     """A function whose values at different residues are independent random variables; `met` are its arguments.
 
     Of several operands, the tuples of residues have numbers, which are the arguments: `_tuples` has those of what came first, the
-    number of the tuple before it and the residue, for each operand but the first.
+    number of the tuple before it and the residue, for each operand but the first. Values stand under the numbers of arguments,
+    those of calls with as many operands together.
     """
 
     def __init__(self, draw: Draw) -> None:
         self.met: list[Residues] = []
         self._known = Directory()
-        self._values = Variables(draw)
+        self._draw = draw
+        self._values: dict[int, Variables] = {}
         self._tuples: list[Pairs] = []
 
     def __call__(self, *operands: Residues) -> FieldValue:
         """The values, of the operands' common shape."""
-        arguments = operands[0] if len(operands) == 1 else self._numbers(np.broadcast_arrays(*operands))
+        known: Directory | Pairs
+        if len(operands) == 1:
+            known, arguments = self._known, operands[0]
+            numbers = known.numbers(arguments)
+        else:
+            arguments = numbers = self._numbers(operands)
+            known = self._tuples[len(operands) - 2]
         self.met.append(arguments)
-        different, places = np.unique(arguments, return_inverse=True)
-        new = different[self._known.find(different) < 0]
-        if len(new):
-            self._known.note(new)
-            self._values.extend(len(new))
-        return self._values[self._known.find(different)[places].reshape(arguments.shape)]
+        values = self._values.setdefault(len(operands), Variables(self._draw))
+        if len(known) > len(values):
+            values.extend(len(known) - len(values))
+        return values[numbers]
 
     def _numbers(self, operands: Sequence[Residues]) -> Numbers:
-        """The numbers of tuples: each pair of what came before and the next residue has one, if it is the same the same."""
+        """The numbers of tuples: each pair of what came before and the next residue has one, if it is the same the same.
+
+        What an operand repeats along a dimension (a mask's row, a constant) is numbered once, before it is repeated.
+        """
         self._tuples += [Pairs() for _ in range(len(operands) - 1 - len(self._tuples))]
         numbers = operands[0]
-        for pairs, residues in zip(self._tuples, operands[1:], strict=True):
+        for pairs, residues in zip(self._tuples, operands[1:], strict=False):
             numbers = pairs.numbers(numbers, residues)
         return numbers
 
@@ -130,18 +154,12 @@ class Pairs:
     def __init__(self) -> None:
         self._left, self._right, self._both = Directory(), Directory(), Directory()
 
+    def __len__(self) -> int:
+        return len(self._both)
+
     def numbers(self, left: Residues, right: Residues) -> Numbers:
-        """The number of each pair, of the residues' shape."""
-        return _numbered(self._both, (_numbered(self._left, left) << _NUMBER_BITS) + _numbered(self._right, right))
-
-
-def _numbered(directory: Directory, residues: Residues) -> Numbers:
-    """The number of each residue, new or known."""
-    different, places = np.unique(residues, return_inverse=True)
-    new = different[directory.find(different) < 0]
-    if len(new):
-        directory.note(new)
-    return np.asarray(directory.find(different)[places].reshape(residues.shape))
+        """The number of each pair, of the residues' common shape."""
+        return self._both.numbers((self._left.numbers(left) << _NUMBER_BITS) + self._right.numbers(right))
 
 
 class Maxima:
