@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,6 +118,19 @@ def test_many_sizes_and_large_ones_take_no_time() -> None:
     for size in (2**20 - 1, 987_654, 3):
         assert is_cover(costs.plan(size), size)
     assert costs.ratio(2**20 - 1) > 0.9
+
+
+def test_what_plans_share_takes_little_memory() -> None:
+    """Also of small chunks, of which a size may have as many as slices."""
+    costs = Costs({4**power: 2e-6 + 4**power * 1e-6 for power in range(8)}, {1: 1e-4, 2**16: 10.0}, chunk=1e-6)
+    tracemalloc.start()
+    try:
+        plans = [costs.plan(size) for size in range(2**16 - 20, 2**16)]
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert all(len(plan.chunks) > 1 for plan in plans)
+    assert kept < 2**20
 
 
 def test_results_of_which_nothing_is_known_cost_what_others_say() -> None:

@@ -25,8 +25,10 @@ class ChunkPlan:
     seconds: float
 
 
-_Covered = dict[tuple[int, int], tuple[float, tuple[int, ...]]]
-"""By what is left of a size and the largest chunk that may cover it: seconds, and the sizes of the chunks that do."""
+_Runs = tuple[tuple[int, int], ...]
+"""Chunks in descending order of size: (size, how often). Of small ones there may be thousands."""
+_Covered = dict[tuple[int, int], tuple[float, _Runs]]
+"""By what is left of a size and the largest chunk that may cover it: seconds, and the chunks that do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +90,21 @@ class Costs:
         """What chunks of smaller sizes, in descending order, take at least: so many are needed, and none of them costs less."""
         return -(-size // sizes[0]) * (min(self.kernels[known] for known in sizes) + self.chunk)
 
-    def _covered(self, rest: int, sizes: Sequence[int], first: int) -> tuple[float, tuple[int, ...]]:
-        """Seconds and sizes of chunks that cover what is left, of sizes from the `first` on, in descending order: those below it
+    def _covered(self, rest: int, sizes: Sequence[int], first: int) -> tuple[float, _Runs]:
+        """Seconds and chunks that cover what is left, of sizes from the `first` on, in descending order: those below it
         are the same whatever size is planned, so that plans share what they have in common."""
         size = sizes[first]
         if (rest, size) in self._covered_by:
             return self._covered_by[rest, size]
         cost, fitting = self.kernels[size] + self.chunk, rest // size
         often = -(-rest // size)
-        best = (often * cost, (size,) * often)
+        best: tuple[float, _Runs] = (often * cost, ((size, often),))
         if first + 1 < len(sizes):
             for count in {fitting, max(fitting - 1, 0), 0}:
                 if rest > count * size:
                     seconds, others = self._covered(rest - count * size, sizes, first + 1)
-                    best = min(best, (count * cost + seconds, (size,) * count + others))
+                    own = ((size, count),) if count else ()
+                    best = min(best, (count * cost + seconds, (*own, *others)))
         self._covered_by[rest, size] = best
         return best
 
@@ -129,8 +132,9 @@ def _seconds(plan: ChunkPlan) -> float:
     return plan.seconds
 
 
-def _placed(size: int, chosen: Sequence[int]) -> tuple[Chunk, ...]:
+def _placed(size: int, runs: _Runs) -> tuple[Chunk, ...]:
     """Chunks one after another, the last so that it ends where the whole does."""
+    chosen = [each for each, often in runs for _ in range(often)]
     starts = [0, *accumulate(chosen[:-1])]
     starts[-1] = size - chosen[-1]
     return tuple(map(Chunk, starts, chosen))
