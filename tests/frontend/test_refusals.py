@@ -343,6 +343,15 @@ def test_what_nothing_is_known_of_is_shown_below_its_line() -> None:
     assert "thread" not in str(refused)
 
 
+def test_what_an_error_of_ours_came_of_is_still_shown() -> None:
+    """As where the function optimizes another one, which PyTorch cannot trace."""
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        raise InvalidInput("inner cannot be traced") from KeyError("y")
+
+    assert isinstance(refusal(outer, (X,)).__cause__, KeyError)
+
+
 class Slow(torch.nn.Module):
     """Called by another thread, it says so and waits until it may return."""
 

@@ -375,7 +375,7 @@ def _refuse(name: str, error: Exception | SystemExit) -> NoReturn:
     text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     known = _known_refusal(where, text, error)
     if known is not None:
-        raise known from None
+        raise known from known.__cause__  # of an error of ours that the function raised; others have none
     raise InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}{_hint(error)}") from error
 
 
