@@ -174,9 +174,7 @@ def test_threads_may_call_it() -> None:
         check(made, mixed(x.double()))
 
 
-def test_such_a_range_has_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="save the results of its `table`"):
-        optimized().save(tmp_path / "range")
+def test_results_of_the_table_are_saved_one_by_one(tmp_path: Path) -> None:
     loaded = mugraph.load(optimized().table[8,].save(tmp_path / "eight"))
     x = drawn(8, 16)
     check(loaded.bound_to(mixed)(x), mixed(x.double()))

@@ -137,9 +137,14 @@ def _sources(folder: Path, saved: SavedFiles) -> Part:
 
 def _function(word: str, saved: SavedFiles) -> Part:
     """Whether the program is what a function computes, for all values of its tensors, captured ones and parameters included."""
-    program = graph_from_json(saved.document("program.json"))
     with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
-        graph, structure, calling = _traced(resolve(word))
+        return same_program(word, resolve(word), saved)
+
+
+def same_program(word: str, subject: Subject, saved: SavedFiles) -> Part:
+    """Whether the program is what a function computes, which a word names."""
+    program = graph_from_json(saved.document("program.json"))
+    graph, structure, calling = _traced(subject)
     if _signature(graph) != _signature(program):
         return Part(Status.REFUSED, f"{word} takes or returns tensors of other shapes or types than program.json")
     if structure is not None and not same_json(structure, saved.document("report.json").get("structure")):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mugraph.checker import Part, Status
-from mugraph.cli.arguments import resolve
+from mugraph.cli.arguments import Subject, resolve
 from mugraph.cli.certificate_check import CheckedProgram, other_tensors
 from mugraph.cli.folder_answers import answered
 from mugraph.errors import InvalidInput, MugraphError
@@ -52,16 +52,20 @@ def _program(checked: CheckedProgram) -> Graph:
 
 def _function(word: str, saved: SavedPieces) -> Part:
     """Whether the saved calls are those that PyTorch records of a function."""
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
+        return same_calls(word, resolve(word), saved)
+
+
+def same_calls(word: str, subject: Subject, saved: SavedPieces) -> Part:
+    """Whether the saved calls are those that PyTorch records of a function, which a word names."""
     from mugraph.frontend.recording.recorded_graph import recorded_graph
     from mugraph.pieces.cutting import prepared
     from mugraph.pieces.saved_graph import calls_to_json
 
-    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
-        subject = resolve(word)
-        if isinstance(subject.function, Program) or subject.inputs is None:
-            raise InvalidInput(f"{word} is no function of PyTorch")
-        recorded = prepared(recorded_graph(record(subject.function, subject.inputs)))
-        calls = calls_to_json(recorded)
+    if isinstance(subject.function, Program) or subject.inputs is None:
+        raise InvalidInput(f"{word} is no function of PyTorch")
+    recorded = prepared(recorded_graph(record(subject.function, subject.inputs)))
+    calls = calls_to_json(recorded)
     differing = [name for name, value in calls.items() if not same_json(saved.document[name], value)]
     if differing:
         return Part(Status.REFUSED, f"PyTorch records other {', '.join(differing)} of {word} than torch.json has")

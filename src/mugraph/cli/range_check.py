@@ -22,7 +22,7 @@ R = TypeVar("R")
 Programs = Mapping[Path, CheckedProgram]
 """By folder of a result, its program and what the checker says of it."""
 
-_NOBODYS = Part(
+NOBODYS = Part(
     Status.NOT_CHECKED, "nothing in a folder says whose function it is at other sizes; `--certificate DIR FILE.py:f` does"
 )
 
@@ -60,10 +60,10 @@ class RangeCheck(Generic[S]):
             saved = self.read(folder)
             programs = {place: CheckedProgram.of(place, rounds) for place in saved.programs.values()}
             parts = {self.part: Part(Status.CHECKED, self.common(folder))}
-            parts["function"] = _NOBODYS if word is None else self.function(word, saved, programs)
+            parts["function"] = NOBODYS if word is None else self.function(word, saved, programs)
         except Rejected as error:
             status = Status.NOT_CHECKED if isinstance(error, Undecided) else Status.REFUSED
-            parts = {self.part: Part(status, str(error)), "function": _NOBODYS}
+            parts = {self.part: Part(status, str(error)), "function": NOBODYS}
         except MugraphError as error:
             parts = {self.part: Part(Status.REFUSED, str(error))}
         what = f"results at {len(programs)} {self.places}"

@@ -66,7 +66,7 @@ def verify(
 def _checked(folder: Path, word: str | None, rounds: int | None, json_output: bool) -> int:
     """Check a saved result; raises InvalidInput for what is none, or is one of another format."""
     from mugraph.errors import InvalidInput
-    from mugraph.results.serialization import BATCHES, CAPACITIES, ONE_PROGRAM, RANGE, kind_of, read_manifest
+    from mugraph.results.serialization import BATCHES, CAPACITIES, ONE_PROGRAM, PIECED, RANGE, kind_of, read_manifest
 
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; give one that opt.save or -o wrote")
@@ -83,6 +83,10 @@ def _checked(folder: Path, word: str | None, rounds: int | None, json_output: bo
         from mugraph.cli.capacities_check import check_range_of_capacities
 
         return check_range_of_capacities(folder, word, rounds, json_output)
+    if kind == PIECED:
+        from mugraph.cli.pieced_check import check_range_in_pieces
+
+        return check_range_in_pieces(folder, word, rounds, json_output)
     if kind == BATCHES:
         from mugraph.cli.batches_check import check_range_of_batches
 

@@ -56,6 +56,11 @@ def save(result: PartitionedResult, path: Path) -> Path:
     Raises InvalidInput also for a graph that calls other operators than ATen's, naming the first.
     """
     check_replaceable(path)
+    return write_folder(path, documents_of(result))
+
+
+def documents_of(result: PartitionedResult) -> dict[str, str]:
+    """Text of every file of a saved result, by its path in the folder; raises InvalidInput as `save` does."""
     record = {
         "report": result.report.to_json(),
         "structure": structure_of(result.calling, result.cut.recorded.returned),
@@ -68,7 +73,7 @@ def save(result: PartitionedResult, path: Path) -> Path:
     files |= constants_file(result.calling)
     for number, each in enumerate(result.results):
         files |= {f"{_PROGRAMS}/{number}/{name}": text for name, text in documents(each).items()}
-    return write_folder(path, with_manifest(files, result.target, result.origin, kind=KIND))
+    return with_manifest(files, result.target, result.origin, kind=KIND)
 
 
 def read(kind: type[R], folder: Path, trust_sources: bool) -> R:

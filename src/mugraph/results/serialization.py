@@ -62,7 +62,9 @@ CAPACITIES = "capacities"
 """The kind of those that hold masked programs at several capacities (`mugraph.sizes.saved_capacities`)."""
 BATCHES = "batches"
 """The kind of those that hold such folders for several batches (`mugraph.sizes.saved_batches`)."""
-RANGES = (RANGE, CAPACITIES, BATCHES)
+PIECED = "pieced"
+"""The kind of those that hold results in pieces at several sizes (`mugraph.sizes.saved_pieced`)."""
+RANGES = (RANGE, CAPACITIES, BATCHES, PIECED)
 """All kinds of those that hold one function at several sizes."""
 _LARGEST = 2**28
 """Bytes of a file: far more than any result has."""

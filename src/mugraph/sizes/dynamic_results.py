@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend import require_torch
 from mugraph.results.data import Shared
-from mugraph.results.serialization import BATCHES, CAPACITIES, kind_of, read_manifest
+from mugraph.results.serialization import BATCHES, CAPACITIES, PIECED, kind_of, read_manifest
 from mugraph.results.summary import some_wrong_text
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mugraph.sizes.capacity_results import CapacityTable
     from mugraph.sizes.covering import Covering
     from mugraph.sizes.loaded_capacities import LoadedCapacities
+    from mugraph.sizes.loaded_pieced import LoadedPieced
     from mugraph.sizes.pieced_functions import PiecedFunction
     from mugraph.sizes.row_functions import RowFunction
     from mugraph.sizes.row_results import RowResults
@@ -236,10 +237,10 @@ class DynamicSuperoptimized(Shared):
 
     def save(self, path: str | Path) -> Path:
         """Write the table, or the capacities, as a folder that `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`,
-        `mugraph.sizes.saved_capacities`, `mugraph.sizes.saved_batches`).
+        `mugraph.sizes.saved_pieced`, `mugraph.sizes.saved_capacities`, `mugraph.sizes.saved_batches`).
 
-        Raises StorageError where each size has kernels of its own, where these run parts of the function only, or no capacity
-        holds some, and what saving a result raises.
+        Raises StorageError where each size has kernels of its own, where the function itself answers at sizes that nothing else
+        runs, or no capacity holds some, and what saving a result raises.
         """
         from mugraph.sizes import saved_batches, saved_capacities  # loads PyTorch
 
@@ -256,8 +257,7 @@ class DynamicSuperoptimized(Shared):
         from mugraph.sizes import saved_sizes  # loads PyTorch
 
         if self.pieced is not None:
-            why = "kernels run parts of the function only, and such a range has no folder"
-            raise StorageError(f"{why}; save the results of its `table`, which mugraph.load reads, one size each")
+            return self._save_pieced(path, claim, self.pieced, of_rows)
         if self.sliced is None:
             raise StorageError(f"each size has kernels of its own ({self.reason}); save the results of its `table`")
         table = {size: result for (size,), result in self.table.items() if self.is_of_slices(size, result)}
@@ -266,14 +266,31 @@ class DynamicSuperoptimized(Shared):
         costs = replace(self.costs, kernels=all_seconds(table), own={})
         return saved_sizes.save(path, self.sliced, self.declared.dynamic, table, costs, claim, of_rows)
 
+    def _save_pieced(self, path: Path, claim: str, pieced: PiecedFunction, of_rows: RowFunction | None) -> Path:
+        """Write what others are put together of where kernels run parts of the function, and what runs its size alone."""
+        from mugraph.sizes import saved_pieced  # loads PyTorch
+        from mugraph.sizes.pieced_functions import LEAST
+
+        if of_rows is not None:
+            raise StorageError(
+                "rows of two dimensions of which kernels run parts only have no folder; save the results of `rows.result.table`"
+            )
+        below = {size for (size,) in self.table if size < LEAST}
+        alone = {size: self.table[size,] for size in sorted({*self.costs.alone, *below})}
+        table = {size: self.table[size,] for size in self.costs.kernels if size not in alone}
+        costs = replace(self.costs, alone=all_seconds(alone))
+        return saved_pieced.save(path, pieced, self.declared.dynamic, table, alone, costs, claim)
+
     @staticmethod
-    def load(path: str | Path, trust_sources: bool = False) -> LoadedSizes | LoadedCapacities | LoadedRows | LoadedBatches:
+    def load(
+        path: str | Path, trust_sources: bool = False
+    ) -> LoadedSizes | LoadedPieced | LoadedCapacities | LoadedRows | LoadedBatches:
         """What `save` wrote, compiled for this machine; it is called with one tensor per input of the program, in order.
 
         Raises InvalidInput and UntrustedSources as `mugraph.load` does, which says what `trust_sources` is.
         """
         require_torch(f"to run {path}")
-        from mugraph.sizes import loaded_capacities, saved_batches, saved_sizes  # loads PyTorch
+        from mugraph.sizes import loaded_capacities, loaded_pieced, saved_batches, saved_sizes  # loads PyTorch
 
         folder = Path(path)
         kind = kind_of(read_manifest(folder))
@@ -281,6 +298,8 @@ class DynamicSuperoptimized(Shared):
             return saved_batches.load(folder, trust_sources)
         if kind == CAPACITIES:
             return loaded_capacities.load(folder, trust_sources)
+        if kind == PIECED:
+            return loaded_pieced.load(folder, trust_sources)
         return saved_sizes.load(folder, trust_sources)
 
     def _run(self, sizes: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:

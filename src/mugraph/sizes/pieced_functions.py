@@ -46,7 +46,7 @@ from mugraph.sizes.sliced_programs import Places, outputs_of_slices
 from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.verifier.axis_marks import ONE, Widths
 
-_OF_SYMBOLS = 2
+LEAST = 2
 """The smallest size that PyTorch's symbols speak of."""
 
 Axes = Mapping[fx.Node, int | None]
@@ -88,19 +88,29 @@ class PiecedFunction(CalledInSlices):
 
     def is_put_together_of(self, result: PartitionedResult, size: int) -> bool:
         """Whether a result for a size is the same calls, and its muGraphs act on slices: with one slice they do."""
-        recorded = result.cut.recorded
-        if size < self.least or recorded.writes:
+        if size < self.least:
             return False
-        number = next(number for number, known in enumerate(self.sizes) if known != size)
-        try:
-            axes = axes_between(recorded.module, size, self.graphs[number], self.sizes[number])
-            if size == 1:  # one slice is mixed with no others
-                return True
-            lies = _lies(recorded.module, axes, size)
-        except SizeMatters:
-            return False
-        known: dict[tuple[object, ...], _Lies | None] = {}
-        return all(_acts_on_slices(piece, result.cut.results[piece].graph, lies, known) for piece in result.cut.partition.pieces)
+        cut, graphs = result.cut, dict(zip(self.sizes, self.graphs, strict=True))
+        return is_in_slices(cut.recorded, {piece: cut.results[piece].graph for piece in cut.partition.pieces}, size, graphs)
+
+
+def is_in_slices(
+    recorded: RecordedGraph, programs: Mapping[Piece, Graph], size: int, graphs: Mapping[int, fx.GraphModule]
+) -> bool:
+    """Whether calls at a size are those that `graphs` are at others, and muGraphs for `programs` in them act on slices: with one
+    they do."""
+    if recorded.writes:
+        return False
+    other_size, other = next((known, graph) for known, graph in graphs.items() if known != size)
+    try:
+        axes = axes_between(recorded.module, size, other, other_size)
+        if size == 1:  # one slice is mixed with no others
+            return True
+        lies = _lies(recorded.module, axes, size)
+    except SizeMatters:
+        return False
+    known: dict[tuple[object, ...], _Lies | None] = {}
+    return all(_acts_on_slices(piece, graph, lies, known) for piece, graph in programs.items())
 
 
 class _Checked(CallingAtSize):
@@ -134,13 +144,14 @@ def pieced_function(
     """
     (dim,) = declared.dims.values()
     chosen = compared_sizes(dim, bytes_of_slice(declared, args, kwargs))[:2]
-    if len(chosen) < 2 or min(chosen) < _OF_SYMBOLS:
-        raise SizeMatters(f"there are too few sizes of {dim.name} from {_OF_SYMBOLS} on to compare what is recorded at them")
+    if len(chosen) < 2 or min(chosen) < LEAST:
+        raise SizeMatters(f"there are too few sizes of {dim.name} from {LEAST} on to compare what is recorded at them")
     try:
         graphs = [_recorded(fn, declared, size, args, kwargs, deadline) for size in chosen]
         (first, other), calling = graphs, graphs[0].calling
         assert isinstance(calling, FunctionCalling), "of a function, not of a file"
-        _check_results(first, calling)
+        check_memory(calling)
+        check_results(first)
         axes = axes_between(first.module, chosen[0], other.module, chosen[1])
         inputs = places_of(calling, declared, *declared.resized((chosen[0],), args, kwargs))
     except SizeMatters:
@@ -149,12 +160,10 @@ def pieced_function(
         raise SizeMatters(str(error)) from None
     if inputs != tuple(axes[node] for node in first.placeholders):
         raise SizeMatters("a tensor that it brings along depends on the size")
-    outputs = tuple(axes[node] for node in first.outputs)
-    shapes = [node.meta["val"].shape for node in first.outputs]
-    widths = tuple(0 if dim is None else shape[dim] // chosen[0] for shape, dim in zip(shapes, outputs, strict=True))
+    outputs, widths = places_of_outputs(first, axes, chosen[0])
     if of_program is None:
         low, recorded = (
-            max(dim.low, _OF_SYMBOLS),
+            max(dim.low, LEAST),
             "the function, as PyTorch records it with a symbol for the size, acts on slices",
         )
         premise = f"for every size from {low} to {dim.high} of {dim.name}: {recorded}"
@@ -178,9 +187,15 @@ def _recorded(
     return prepared(recorded_graph(record(fn, named or positional)))
 
 
-def _check_results(recorded: RecordedGraph, calling: FunctionCalling) -> None:
+def places_of_outputs(recorded: RecordedGraph, axes: Axes, size: int) -> tuple[Places, tuple[int, ...]]:
+    """Where the outputs have the axis at a size, and how many elements of that dimension belong to a slice."""
+    outputs = tuple(axes[node] for node in recorded.outputs)
+    shapes = [node.meta["val"].shape for node in recorded.outputs]
+    return outputs, tuple(0 if dim is None else shape[dim] // size for shape, dim in zip(shapes, outputs, strict=True))
+
+
+def check_results(recorded: RecordedGraph) -> None:
     """Raise SizeMatters unless what a call returns is memory of its own, and nothing else is changed."""
-    check_memory(calling)
     owners = [owner_of(node) for node in recorded.outputs]
     if recorded.writes or len({*owners}) < len(owners) or any(owner.op != "call_function" for owner in owners):
         raise SizeMatters("it changes what it is given, or returns what shares memory with another tensor")
@@ -201,7 +216,7 @@ def axes_between(graph: fx.GraphModule, size: int, other: fx.GraphModule, other_
         if one is None or its is None or (one.op, name_of(one), one.target) != (its.op, name_of(its), its.target):
             raise SizeMatters(f"it makes other calls at size {other_size} than at size {size}")
         places[one] = places[its] = number
-        pairs = _paired((one.args, one.kwargs), (its.args, its.kwargs))
+        pairs = paired((one.args, one.kwargs), (its.args, its.kwargs))
         if one.op == "get_attr" and not _is_same_constant(graph, other, one):
             raise SizeMatters(f"{one.target} is another constant at size {other_size} than at size {size}")
         if pairs is None or not all(_fits(*pair, size, other_size, places) for pair in pairs):
@@ -210,7 +225,7 @@ def axes_between(graph: fx.GraphModule, size: int, other: fx.GraphModule, other_
     return axes
 
 
-def _paired(ours: Any, theirs: Any) -> list[tuple[Any, Any]] | None:
+def paired(ours: Any, theirs: Any) -> list[tuple[Any, Any]] | None:
     """The leaves of two structures; None where these differ."""
     (leaves, structure), (others, its) = tree_flatten(ours), tree_flatten(theirs)
     return list(zip(leaves, others, strict=True)) if structure == its else None

@@ -1,6 +1,6 @@
 """What folders of results at several sizes of one dimension have in common, whether these are chunks
-(`mugraph.sizes.saved_sizes`) or capacities (`mugraph.sizes.saved_capacities`): a manifest of their kind, a document of that name,
-and the folder of each result."""
+(`mugraph.sizes.saved_sizes`, `mugraph.sizes.saved_pieced`) or capacities (`mugraph.sizes.saved_capacities`): a manifest of their
+kind, a document of that name, and the folder of each result."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from mugraph.results.serialization import (
     write_folder,
 )
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.sizes.chunk_plans import Costs
 from mugraph.sizes.dims import Dim, Dynamic
 
 
@@ -67,6 +68,35 @@ def seconds_of(said: Any) -> float:
     if not 0 <= seconds < math.inf:
         raise ValueError(f"{said!r} are no seconds")
     return seconds
+
+
+def said_of_costs(costs: Costs, sizes: Iterable[int]) -> dict[str, Any]:
+    """What the document says of the kernels for these sizes, and of those that are put together of them."""
+    known = sorted(sizes)
+    return {
+        "seconds": {str(size): costs.kernels[size] for size in known},
+        "chunk": costs.chunk,
+        "padding": costs.padding,
+        "copying": costs.copying,
+        "parts": {str(size): {str(n): part for n, part in costs.parts[size].items()} for size in known if size in costs.parts},
+    }
+
+
+def costs_said(record: Mapping[str, Any]) -> Costs:
+    """The costs that a document says; raises what `RangeFolder.well_formed` knows for what are none."""
+    seconds = {int(size): seconds_of(each) for size, each in record["seconds"].items()}
+    parts = {int(size): _parts_of(said) for size, said in record.get("parts", {}).items()}
+    chunk, padding, copying = (seconds_of(record.get(name, 0.0)) for name in ("chunk", "padding", "copying"))
+    if not parts.keys() <= seconds.keys():
+        raise ValueError(f"{sorted(parts)} are to be computed in part, and there are {sorted(seconds)}")
+    return Costs(seconds, {}, chunk, padding, parts, copying=copying)
+
+
+def _parts_of(said: Mapping[str, Any]) -> dict[int, float]:
+    """Which part of the time of all slices so many take; raises ValueError where nothing is said."""
+    if not said:
+        raise ValueError("a size says nothing of its parts")
+    return {int(size): seconds_of(part) for size, part in said.items()}
 
 
 @dataclass(frozen=True, slots=True)

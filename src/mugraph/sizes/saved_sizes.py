@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils._pytree import tree_leaves
 
@@ -27,15 +27,15 @@ from mugraph.results.serialization import RANGE
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.sizes import range_folder
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs
-from mugraph.sizes.covering import Covering
+from mugraph.sizes.covering import CallingAtSize, Covering, OutputPlaces
 from mugraph.sizes.dims import Dim, Dynamic, known_sizes
-from mugraph.sizes.range_folder import RangeFolder, seconds_of
+from mugraph.sizes.range_folder import RangeFolder
 from mugraph.sizes.row_functions import RowFunction
 from mugraph.sizes.row_results import RowCall
 from mugraph.sizes.rows import Rows
 from mugraph.sizes.sliced_functions import SlicedFunction
-from mugraph.sizes.sliced_kernels import SlicedKernels, example_inputs, sliced_kernels
-from mugraph.sizes.sliced_programs import SlicedProgram
+from mugraph.sizes.sliced_kernels import FirstSlices, example_inputs, sliced_kernels
+from mugraph.sizes.sliced_programs import Places, SlicedProgram
 
 
 def save(
@@ -55,22 +55,11 @@ def save(
         **range_folder.said_of(sliced.dim, dynamic, claim, sliced.sizes),
         "inputs": list(sliced.inputs),
         "structure": structure_of(sliced.calling, len(some.program.outputs)),
-        "seconds": {str(size): costs.kernels[size] for size in sorted(table)},
-        "chunk": costs.chunk,
-        "padding": costs.padding,
-        "copying": costs.copying,
-        "parts": {str(size): {str(n): part for n, part in parts.items()} for size, parts in costs.parts.items() if size in table},
+        **range_folder.said_of_costs(costs, table),
     }
     if of_rows is not None:
         record["rows"] = {**of_rows.rows.to_json(), "compared": [list(pair) for pair in of_rows.pairs]}
     return range_folder.save(path, RANGE, record, table)
-
-
-def _parts_of(said: Mapping[str, Any]) -> dict[int, float]:
-    """Which part of the time of all slices so many take; raises ValueError where nothing is said."""
-    if not said:
-        raise ValueError("a size says nothing of its parts")
-    return {int(size): seconds_of(part) for size, part in said.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,28 +84,36 @@ class SavedSizes:
         saved = RangeFolder.of(folder, RANGE, "range of sizes")
         record = saved.record
         with saved.well_formed():
-            seconds = {int(size): seconds_of(each) for size, each in record["seconds"].items()}
-            parts = {int(size): _parts_of(said) for size, said in record.get("parts", {}).items()}
-            chunk, padding, copying = (seconds_of(record.get(name, 0.0)) for name in ("chunk", "padding", "copying"))
-            costs = Costs(seconds, {}, chunk, padding, parts, copying=copying)
-            if not parts.keys() <= seconds.keys():
-                raise ValueError(f"{sorted(parts)} are to be computed in part, and there are {sorted(seconds)}")
+            costs = range_folder.costs_said(record)
             inputs = tuple(None if place is None else int(place) for place in record["inputs"])
-            programs = saved.programs(seconds)
+            programs = saved.programs(costs.kernels)
             rows = Rows.of_json(record["rows"], inputs) if "rows" in record else None
             if rows is not None and rows.dim != saved.dim:
                 raise ValueError(f"{rows.dim} are the rows, and {saved.dim} is the dimension")
             return cls(saved.dim, saved.dynamic, saved.claim, inputs, record["structure"], costs, programs, rows)
 
 
+class SaysSizes(Protocol):
+    """What folders of results for sizes that others are put together of say."""
+
+    @property
+    def dim(self) -> Dim: ...
+    @property
+    def claim(self) -> str: ...
+    @property
+    def structure(self) -> Any: ...
+    @property
+    def costs(self) -> Costs: ...
+
+
 class LoadedSizes(Shared):
     """What `DynamicSuperoptimized.load` reads: call it with one tensor per input, in order, of any size in the range; what the
     function computes of no tensor is saved with it."""
 
-    def __init__(self, saved: SavedSizes, table: Mapping[int, Superoptimized], places: SlicedProgram) -> None:
+    def __init__(self, saved: SaysSizes, inputs: Places, table: Mapping[int, Superoptimized], places: OutputPlaces) -> None:
         self.dim, self.claim, self.costs = saved.dim, saved.claim, saved.costs
         self.table = dict(table)
-        self._structure, self._inputs, self._places = saved.structure, saved.inputs, places
+        self._structure, self._inputs, self._places = saved.structure, inputs, places
         self._constants = ConstantsBeside(table[max(table)].calling.constants)
         self._parts = {size: kernels for size in self.costs.parts if (kernels := self._in_part(size)) is not None}
         self.costs = replace(self.costs, parts={size: self.costs.parts[size] for size in self._parts})
@@ -141,7 +138,7 @@ class LoadedSizes(Shared):
         self.dim.check(size)
         return self.costs.plan(size)
 
-    def _in_part(self, size: int) -> SlicedKernels | None:
+    def _in_part(self, size: int) -> FirstSlices | None:
         """The kernels of a size that compute its first slices, printed again from its muGraph; None where they cannot here."""
         executable, constants = self.table[size].executable, self._constants
         example = example_inputs(executable.graph)
@@ -150,13 +147,17 @@ class LoadedSizes(Shared):
 
     def _run(self, size: int) -> Callable[..., Any]:
         chunks: Sequence[Chunk] = self.costs.plan(size).chunks
-        shapes = [node.output.shape for node in self.table[chunks[0].size].program.inputs()]
+        calling = self._calling(size, self.table[chunks[0].size])
+        return Covering(calling, self._inputs, self._places, size, chunks, self.table, self._parts)
+
+    def _calling(self, size: int, result: Superoptimized) -> CallingAtSize:
+        """How calls of a size are looked at, of which a result runs a chunk."""
+        shapes = [node.output.shape for node in result.program.inputs()]
         wanted = [
             shape if place is None else (*shape[:place], size, *shape[place + 1 :])
             for shape, place in zip(shapes, self._inputs, strict=True)
         ]
-        calling = _AtSize(tuple(wanted[: len(wanted) - len(self._constants.saved)]), self._structure, self._constants)
-        return Covering(calling, self._inputs, self._places, size, chunks, self.table, self._parts)
+        return _AtSize(tuple(wanted[: len(wanted) - len(self._constants.saved)]), self._structure, self._constants)
 
     def __repr__(self) -> str:
         return (
@@ -227,7 +228,7 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedSizes | LoadedRows:
             raise InvalidInput(f"{folder}: size {size} has other constants than {max(table)}; do not use it")
         if not (largest.is_computed_by(result.program, saved.inputs) and largest.is_acted_on_by(result.graph, saved.inputs)):
             raise InvalidInput(f"{folder}: the program of size {size} is not that of the others, slice by slice; do not use it")
-    loaded = LoadedSizes(saved, table, largest)
+    loaded = LoadedSizes(saved, saved.inputs, table, largest)
     if saved.rows is None:
         return loaded
     if not _has_rows(saved.rows, largest, saved.structure):

@@ -365,10 +365,10 @@ def _corners(capacity: int) -> list[int]:
 
 def example_inputs(graph: Graph) -> list[torch.Tensor]:
     """Numbers for the inputs of a kernel graph."""
-    return [_example(node.output.shape, TORCH_DTYPES[node.output.dtype]) for node in graph.inputs()]
+    return [example_of(node.output.shape, TORCH_DTYPES[node.output.dtype]) for node in graph.inputs()]
 
 
-def _example(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+def example_of(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Normal floating-point numbers, any booleans, and 0 for integers, which is in the range of every table."""
     generator = torch.Generator().manual_seed(0)
     if dtype in (torch.float32, torch.float64):

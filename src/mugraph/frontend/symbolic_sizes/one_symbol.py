@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,11 @@ class OneSymbol:
         self._mode = FakeTensorMode(shape_env=ShapeEnv())
         context: Any = StatelessSymbolicContext([DimDynamic.DUCK])
         self.size: Any = self._mode.from_tensor(real, source=ConstantSource("size"), symbolic_context=context).shape[0]
+
+    def called(self, operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What an operator makes of tensors that have the symbol."""
+        with _disable_current_modes(), self._mode:
+            return operator(*args, **kwargs)
 
     def like(self, tensor: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
         """A contiguous tensor of another shape, of the same type and on the same device."""

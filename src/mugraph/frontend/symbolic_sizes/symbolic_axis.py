@@ -133,11 +133,16 @@ def _check_call(node: fx.Node, is_size: Callable[[Any], bool]) -> None:
         raise SizeMatters("it gives no tensor")
     axis = rule(call)
     for tensor in results:
-        if dim_of(tensor) != axis:
+        if dim_of(tensor) != axis and not _is_empty(tensor):
             raise SizeMatters(f"the axis comes out in another dimension of {_text(tensor)} than it should")
-        if axis is not None and not is_size(tensor.shape[axis]):
+        if axis is not None and not _is_empty(tensor) and not is_size(tensor.shape[axis]):
             raise SizeMatters(f"a size of {_text(tensor)} is none that is followed")
     node.meta[_STRETCHES] = _regrouped(call) if rule is _in_order else call.stretches
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no elements at any size, as what an operator leaves out has."""
+    return any(type(size) is int and not size for size in tensor.shape)
 
 
 _SIZES = frozenset({"size", "shape", "sizes"})
