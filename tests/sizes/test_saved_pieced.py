@@ -121,27 +121,28 @@ def over_slices(x):
 """
 
 
+@pytest.mark.parametrize(
+    ("word", "outcome", "why"),
+    [
+        ("", "accepted", "nothing in a folder says whose function it is"),
+        ("mixed", "accepted", "for every size from 2 on"),
+        ("at_one", "rejected", "at size 1"),
+        ("other", "rejected", "other calls"),
+        ("over_slices", "rejected", "not what it is of each slice"),
+    ],
+)
 def test_the_command_checks_it_and_asks_whose_function_it_is(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str, outcome: str, why: str
 ) -> None:
-    def said(word: str | None, rounds: int | None = 1) -> dict[str, Any]:
-        code = verify(word, certificate=folder, rounds=rounds, json_output=True)
-        told: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert code == EXIT_CODES[told["outcome"]]
-        return told
-
     file = tmp_path / "functions.py"
     file.write_text(FUNCTIONS)
-    told = said(None)
-    assert [part["status"] for part in told["parts"].values()] == ["checked", "not checked"]
+    rounds = None if outcome == "accepted" else 1
+    code = verify(f"{file}:{word}" if word else None, certificate=folder, rounds=rounds, json_output=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["outcome"], code) == (outcome, EXIT_CODES[outcome])
+    assert told["parts"]["slices"]["status"] == "checked"
+    assert why in told["parts"]["function"]["reason"]
     assert {name.split("/")[1] for name in told["programs"]} == {"1", "8", "40"}
-    told = said(f"{file}:mixed", None)
-    assert told["outcome"] == "accepted"
-    assert {part["status"] for part in told["parts"].values()} == {"checked"}
-    for word, why in (("at_one", "at size 1"), ("other", "other calls"), ("over_slices", "not what it is of each slice")):
-        told = said(f"{file}:{word}")
-        assert told["outcome"] == "rejected", word
-        assert why in told["parts"]["function"]["reason"]
 
 
 Change = Callable[[Any], None]
@@ -202,18 +203,17 @@ FAULTS: list[tuple[Change, str]] = [
 @pytest.mark.parametrize("number", range(len(FAULTS)))
 def test_a_changed_document_is_refused(folder: Path, tmp_path: Path, number: int) -> None:
     change, match = FAULTS[number]
-    planted = changed(folder, tmp_path / "planted", "pieced.json", change)
+    refused(changed(folder, tmp_path / "planted", "pieced.json", change), match)
+
+
+def refused(planted: Path, match: str) -> None:
+    """It is neither loaded nor accepted."""
     with pytest.raises(InvalidInput, match=match):
         DynamicSuperoptimized.load(planted)
     assert verify(certificate=planted, rounds=1, json_output=True) == 1
 
 
-def test_swapped_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
-    def refused(planted: Path, match: str, kind: type[Exception] = InvalidInput) -> None:
-        with pytest.raises(kind, match=match):
-            DynamicSuperoptimized.load(planted)
-        assert verify(certificate=planted, rounds=1, json_output=True) == 1
-
+def test_swapped_results_are_refused(folder: Path, tmp_path: Path) -> None:
     def copied(name: str, place: str, to: str) -> Path:
         return with_another(folder, tmp_path / name, to, lambda path: shutil.copytree(folder / place, path))
 
@@ -223,6 +223,8 @@ def test_swapped_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> 
     listed_again(swapped / "pieced" / "8")
     refused(listed_again(swapped), "program 0 is not what its calls")
 
+
+def test_a_result_with_another_call_is_refused(folder: Path, tmp_path: Path) -> None:
     def another_call(said: Any) -> None:
         call = next(call for call in said["calls"] if call.get("calls") == "aten.logcumsumexp.default")
         call["calls"] = "aten.cumsum.default"
@@ -230,6 +232,9 @@ def test_swapped_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> 
     planted = changed(folder / "pieced" / "8", tmp_path / "eight", "torch.json", another_call)
     planted = with_another(folder, tmp_path / "call", "pieced/8", lambda path: shutil.copytree(planted, path))
     refused(planted, "pieced/8 is not the calls of pieced.json at size 8")
+
+
+def test_missing_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "unlisted")
     refused(unlisted(tmp_path / "unlisted", "pieced/8"), "lists results of other sizes")
     shutil.copytree(folder, tmp_path / "missing")
