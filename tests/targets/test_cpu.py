@@ -168,6 +168,20 @@ def test_exponentials_of_every_number_are_within_two_units_in_the_last_place() -
         assert (np.abs(result[finite] - exact[finite]) < 2 * np.spacing(rounded[finite])).all(), vectors
 
 
+@pytest.mark.parametrize("vectors", WIDTHS, ids=lambda vectors: f"{vectors.lanes} lanes")
+def test_an_exponential_overflows_before_a_sum_with_it(vectors: Vectors) -> None:
+    """inf - exp(inf) is no number: a power of two that is multiplied and subtracted in one instruction does not overflow."""
+    points = np.array([np.inf, 100.0, -np.inf, 1.0] * 4, np.float32)
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", points.shape, FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    values = block.iterator(0, kernel.tensor(x), (None,), None)
+    saved = block.add("output_saver", block.add("sub", values, block.add("exp", values)), omap=(0,))
+    (result,) = executable_for(kernel.build(kernel.graph_defined(block.build([saved]), [x])), vectors)(points)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_allclose(result, points - np.exp(points), rtol=1e-6)
+
+
 def mixed_product(left: DType) -> Graph:
     """A product of a computed left factor, of type `left`, and bf16 weights."""
     kernel = GraphBuilder(Level.KERNEL)

@@ -537,6 +537,13 @@ INLINE vec at_most(vec x, float most) { return choose(x > most, splat(most), x);
 INLINE vec at_least(vec x, float least) { return choose(x < least, splat(least), x); }
 #endif
 
+/* A number as it is: what compilers put into one instruction with a sum is not rounded before. */
+INLINE vec rounded(vec x)
+{
+    __asm__("" : IN_REGISTER(x));
+    return x;
+}
+
 /* x 2^n, rounded once: 1/4 < x < 4, n is a whole number of at most 152, 0x1.8p23f less than `shifted`. */
 INLINE vec times_power(vec x, vec shifted)
 {
@@ -545,7 +552,7 @@ INLINE vec times_power(vec x, vec shifted)
 #else
     ints power = (ints)shifted - 0x4b400000;
     ints half = power >> 1; /* in two steps, as subnormal results need */
-    return x * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
+    return rounded(x * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23)); /* infinite where it overflows */
 #endif
 }
 INLINE vec vec_abs(vec x) { return (vec)((ints)x & 0x7fffffff); }
@@ -684,13 +691,6 @@ INLINE vec vec_sqrt(vec x)
         y[i] = __builtin_sqrtf(x[i]);
     return y;
 #endif
-}
-
-/* A number as it is: what compilers put into one instruction with a sum is not rounded before. */
-INLINE vec rounded(vec x)
-{
-    __asm__("" : IN_REGISTER(x));
-    return x;
 }
 
 /* The nearest number of TF32, 10 bits behind the point, as matrix units are given it; NaN stays NaN. */
