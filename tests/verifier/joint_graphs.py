@@ -95,6 +95,25 @@ def softmax_of_rows(rows: int = 4, blocks: int = 2) -> tuple[Graph, Graph]:
     return left, kernel.build(kernel.graph_defined(block.build([saved]), [x]))
 
 
+def crossed_rows(stretches: int, slices: int = 4) -> Graph:
+    """What rows of all slices, stretch by stretch, are added to, slice by slice."""
+    return program(
+        lambda x, y: (y + x.reshape(stretches, slices, 3).transpose(0, 1),), (stretches * slices, 3), (slices, stretches, 3)
+    )
+
+
+def crossed_in_blocks(stretches: int, slices: int = 4, blocks: int = 2) -> Graph:
+    """The same, each block with its part of the stretches."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, y = kernel.input("x0", (stretches * slices, 3), FP32), kernel.input("x1", (slices, stretches, 3), FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,))
+    rows, others = block.iterator(0, kernel.tensor(x), (0,), None), block.iterator(1, kernel.tensor(y), (1,), None)
+    lying = block.add("reshape", rows, shape=(stretches // blocks, slices, 3))
+    made = block.add("add", others, block.add("transpose", lying, permutation=(1, 0, 2)))
+    saved = block.add("output_saver", made, omap=(1,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), [x, y]))
+
+
 PAIRS: dict[str, tuple[Callable[[], Graph], Callable[[], Graph], tuple[object, ...]]] = {
     "three weights of one size": (
         lambda: projections(4, 4, 4),
@@ -125,6 +144,11 @@ PAIRS: dict[str, tuple[Callable[[], Graph], Callable[[], Graph], tuple[object, .
         lambda: packed_attention(heads=4, width=1),
         lambda: packed_in_blocks(heads=4, width=1),
         (4, (1,), ((1, 1, 1),), (1,), (ONE,)),
+    ),
+    "rows in two stretches, one in each block": (
+        lambda: crossed_rows(2),
+        lambda: crossed_in_blocks(2),
+        (4, (0, 0), ((1, 1), ONE), (0,), (ONE,)),
     ),
     "rows in iterations": (
         lambda: softmax_of_rows()[0],

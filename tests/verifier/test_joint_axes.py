@@ -23,7 +23,18 @@ from mugraph.verifier.random_tests import recheck
 
 from .graphs import FP32, mutants
 from .graphs import program as program_of_one
-from .joint_graphs import INNER, PAIRS, ROWS, packed_attention, packed_in_blocks, program, projections, projections_in_blocks
+from .joint_graphs import (
+    INNER,
+    PAIRS,
+    ROWS,
+    crossed_in_blocks,
+    crossed_rows,
+    packed_attention,
+    packed_in_blocks,
+    program,
+    projections,
+    projections_in_blocks,
+)
 from .test_slices import assert_slices_stand_for_all
 
 
@@ -45,6 +56,15 @@ def test_axes_of_several_outputs_and_stretches_are_cut(name: str) -> None:
         read = Certificate.from_json(verdict.certificate.to_json())
         assert read == verdict.certificate
         recheck(read, left, kernels)
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_blocks_may_have_whole_stretches(blocks: int) -> None:
+    widths = (ONE * 4, ONE)
+    for graph in (crossed_rows(4), made := crossed_in_blocks(4, blocks=blocks), construct(made)):
+        cut = Cut.of(graph, (0, 0), widths)
+        assert (cut.slices, cut.dims, cut.widths) == (4, (0,), (ONE,))
+        assert_slices_stand_for_all(graph, (0, 0), *widths)
 
 
 def layouts(size: int, slices: int) -> Iterator[Widths]:

@@ -239,17 +239,13 @@ class _Pass:
         over: set[int] = set()
         for node in self.graph.nodes:
             if node.is_iterator and (mark := self.operand(node)) is not None:
-                over.update(self.positions(node, "imap", mark.dim))
+                over.update(self.cut(node, mark))
         return frozenset(over)
 
     def grid_taken(self, counts: Sequence[int]) -> tuple[int, ...]:
         """The grid of the graph that is built: of the dimensions that cut the axis, the first has all parts."""
         marks = [(node, self.operand(node)) for node in self.graph.nodes if node.is_iterator]
-        parts = {
-            mark.taken // self.tile_slices(node, mark)
-            for node, mark in marks
-            if mark is not None and self.positions(node, "imap", mark.dim)
-        }
+        parts = {mark.taken // self.tile_slices(node, mark) for node, mark in marks if mark is not None and self.cut(node, mark)}
         if len(parts) > 1:
             raise NotParallel("input_iterator: blocks have different parts of the axis")
         taken = [1 if position in self.over_axis else count for position, count in enumerate(counts)]
@@ -259,10 +255,23 @@ class _Pass:
 
     def tile_slices(self, node: Node, mark: Mark) -> int:
         """How many slices a tile has in the graph that is built; all, where no grid dimension cuts the axis."""
-        if not self.positions(node, "imap", mark.dim):
+        if not self.cut(node, mark):
             return mark.taken
         assert mark.dim is not None, "a single slice is not cut"
         return math.gcd(mark.taken, node.output.shape[mark.dim] // sum(mark.widths))
+
+    def cut(self, node: Node, mark: Mark) -> tuple[int, ...]:
+        """The grid dimensions that cut the axis of an operand: none where they part its stretches, each in one block."""
+        return () if self.tile_widths(node, mark) != mark.widths else self.positions(node, "imap", mark.dim)
+
+    def tile_widths(self, node: Node, mark: Mark) -> Widths:
+        """How slices lie in a tile of an operand: in fewer stretches where blocks have whole ones, all of them alike."""
+        counts = self.graph.grid or self.graph.block
+        blocks = math.prod(counts[position] for position in self.positions(node, "imap", mark.dim))
+        if mark.dim is None or blocks == 1 or len({*mark.widths}) > 1 or self.is_looped(node):
+            return mark.widths
+        tile, rest = divmod(len(mark.widths), blocks)
+        return mark.widths if rest else mark.widths[:tile]
 
     def is_looped(self, node: Node) -> bool:
         """Whether a node reads the axis part by part, in the iterations of the for-loop."""
@@ -294,7 +303,7 @@ class _Pass:
     def iterator(self, index: int, node: Node) -> None:
         mark, imap = self.operand(node), node["imap"]
         assert isinstance(imap, tuple)
-        cut = () if mark is None else self.positions(node, "imap", mark.dim)
+        cut = () if mark is None else self.cut(node, mark)
         if any(imap[position] is not None for position in self.over_axis - {*cut}):
             raise NotParallel("input_iterator: a grid dimension cuts the axis here and another dimension there")
         looped = self.is_looped(node)
@@ -303,13 +312,15 @@ class _Pass:
         inside = None
         if mark is not None:
             loops = (*mark.loops, looped)
-            width = sum(mark.widths)
+            widths = self.tile_widths(node, mark)
+            width = sum(widths)
             size = width if mark.dim is None else node.output.shape[mark.dim]
-            if size % width or (len(mark.widths) > 1 and (cut or looped)):
+            if size % width or (len(widths) > 1 and (cut or looped)):
                 raise NotParallel("input_iterator: a tile has parts of slices")
             if looped and self.size > 1:
                 raise NotParallel("input_iterator: the for-loop runs over the axis, of which several slices are wanted")
-            inside = mark._replace(cuts=(*mark.cuts, cut), loops=loops, taken=self.tile_slices(node, mark))
+            taken = self.tile_slices(node, mark)
+            inside = mark._replace(cuts=(*mark.cuts, cut), loops=loops, widths=widths, taken=taken)
             if cut:
                 self.tile = math.lcm(self.tile, inside.taken)
             if size == width:
