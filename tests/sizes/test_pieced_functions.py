@@ -335,12 +335,6 @@ def several_in_float64(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(F.silu(x.double() @ W.double()) @ V.double(), -1)
 
 
-def test_graphs_in_which_others_than_kernels_compute_have_no_first_slices() -> None:
-    opt = optimized()
-    assert [*opt.costs.kernels] == [8, HIGH]
-    assert opt.costs.parts == {}
-
-
 def test_without_time_to_ask_other_sizes_are_the_function_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("mugraph.pieces.whole_or_pieces._mostly_as_it_is", lambda whole: True)
     x = drawn(5, 16)

@@ -35,9 +35,10 @@ _Covered = dict[tuple[int, int], tuple[float, _Runs]]
 class Costs:
     """Seconds of what a size is covered by: of `kernels` by size, of the function itself (`own`) at some sizes, and besides of
     each `chunk` that is one of several, and of `padding`, with as many for `copying` each slice of what is padded. Those that can
-    compute their first slices alone have `parts`, by size: which part of their time so many of them take. Kernels that run their
-    own size `alone` cover no other. What the function takes elsewhere follows from sizes at which it was timed (`between`): where
-    that is one, as of a table that lists one, as much is taken to be needed below it, and in proportion beyond it."""
+    compute their first slices alone have `parts`, by size: which part of their time so many of them take, from the least number
+    on that they compute. Kernels that run their own size `alone` cover no other. What the function takes elsewhere follows from
+    sizes at which it was timed (`between`): where that is one, as of a table that lists one, as much is taken to be needed below
+    it, and in proportion beyond it."""
 
     kernels: Mapping[int, float]
     own: Mapping[int, float] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class Costs:
 
     def _in_part(self, size: int) -> list[ChunkPlan]:
         """Larger kernels that compute so many slices alone."""
-        larger = [known for known in self.parts if known > size and known in self.kernels]
+        larger = [known for known, parts in self.parts.items() if known > size >= min(parts, default=1) and known in self.kernels]
         return [ChunkPlan((Chunk(0, known),), self.kernels[known] * between(self.parts[known], size)) for known in larger]
 
     def _least(self, size: int, sizes: Sequence[int]) -> float:

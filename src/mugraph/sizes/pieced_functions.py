@@ -86,6 +86,10 @@ class PiecedFunction(CalledInSlices):
         """How the function is called at a size; arguments are always looked at, as PyTorch's calls take other shapes, too."""
         return _Checked(self, size)
 
+    def recorded_at_another(self, size: int) -> tuple[fx.GraphModule, int]:
+        """The calls at a size that is not this one, and that size."""
+        return next((graph, known) for graph, known in zip(self.graphs, self.sizes, strict=True) if known != size)
+
     def is_put_together_of(self, result: PartitionedResult, size: int) -> bool:
         """Whether a result for a size is the same calls, and its muGraphs act on slices: with one slice they do."""
         if size < self.least:

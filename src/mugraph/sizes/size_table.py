@@ -171,7 +171,8 @@ class SizeTable:
         import torch
 
         from mugraph.pieces.data import PartitionedResult
-        from mugraph.sizes.sliced_kernels import InPart  # loads PyTorch
+        from mugraph.sizes.rescaled_calls import RescaledCalls  # loads PyTorch
+        from mugraph.sizes.sliced_kernels import InPart
         from mugraph.sizes.sliced_pieces import sliced_pieces
 
         result, function = self.result, self.result.slices
@@ -184,7 +185,10 @@ class SizeTable:
             example = made.calling.flatten(args, kwargs)
             places = function.inputs, function.outputs
             if isinstance(made, PartitionedResult):
-                first = sliced_pieces(made.cut.recorded.module, made.cut.plan, *places, example, self.deadline)
+                module = made.cut.recorded.module
+                assert result.pieced is not None, "else it is no kernels of slices"
+                calls = RescaledCalls.of(module, size, *result.pieced.recorded_at_another(size))
+                first = sliced_pieces(module, made.cut.plan, *places, example, self.deadline, calls)
                 new = InPart.by(_whole(made), first, least)
             else:
                 new = InPart.of(made.executable, *places, example, least, self.deadline)

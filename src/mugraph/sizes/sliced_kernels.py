@@ -62,6 +62,8 @@ class SlicedKernels:
     several threads.
     """
 
+    least = 1
+
     def __init__(self, executable: Executable, inputs: Places, outputs: Places, capacity: int) -> None:
         machine, graph = executable.machine, executable.graph
         if not isinstance(machine, Cpu):
@@ -300,6 +302,8 @@ class FirstSlices(Protocol):
     """Kernels of a program (`SlicedKernels`) or of several (`mugraph.sizes.sliced_pieces`) that compute their first slices."""
 
     @property
+    def least(self) -> int: ...
+    @property
     def capacity(self) -> int: ...
     @property
     def machine(self) -> Machine: ...
@@ -320,7 +324,7 @@ class InPart(NamedTuple):
     @classmethod
     def by(cls, whole: Callable[..., Any], kernels: FirstSlices | None, low: int) -> InPart:
         """Those of kernels: nothing is timed, and first slices, `low` of them at least, are taken to need all the time."""
-        return cls(whole, kernels, {} if kernels is None else {low: 1.0, kernels.capacity: 1.0})
+        return cls(whole, kernels, {} if kernels is None else {max(low, kernels.least): 1.0, kernels.capacity: 1.0})
 
     @classmethod
     def of(

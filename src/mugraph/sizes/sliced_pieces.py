@@ -1,72 +1,90 @@
-"""Graphs that kernels run as a whole, piece by piece, whose kernels compute the first slices alone, as many as a call has.
+"""Graphs that run in pieces, which compute the first slices alone, as many as a call has.
 
-The pieces are the programs that a torch graph was cut into (`mugraph.pieces.plan`), and nothing else computes anything in it. Of
-each of them kernels are made for its first slices (`mugraph.sizes.sliced_kernels`), where the one before has left them.
+The pieces are the programs that a torch graph was cut into (`mugraph.pieces.plan`). Of each of them kernels are made for its
+first slices (`mugraph.sizes.sliced_kernels`), where that can be; linear layers of the library take any number of rows, and
+PyTorch's calls are made with their sizes for as many slices (`mugraph.sizes.rescaled_calls`), those of pieces without such
+kernels, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.errors import MugraphError
-from mugraph.frontend.partitioning.partition import Piece
-from mugraph.frontend.partitioning.splice import Kernels, in_order
-from mugraph.pieces.plan import Plan
+from mugraph.errors import MugraphError, ShapeMismatch
+from mugraph.frontend.partitioning.library import LibraryKernel
+from mugraph.frontend.partitioning.partition import Left, Partition, Piece
+from mugraph.frontend.partitioning.splice import Kernels, Step, in_order
+from mugraph.frontend.rewriting.node_traits import mutates
+from mugraph.pieces.cutting import difference
+from mugraph.pieces.image_layouts import Layout
+from mugraph.pieces.library_ways import layers_of
+from mugraph.pieces.packed_weights import packed
+from mugraph.pieces.plan import Plan, within_memory
+from mugraph.sizes.rescaled_calls import RescaledCalls
 from mugraph.sizes.sliced_kernels import SlicedKernels, first_slices, sliced_kernels
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
 from mugraph.support.deadline import NO_LIMIT, Deadline
-from mugraph.targets.machine import Machine
+from mugraph.targets.machine import Machine, machine_for
 
-Steps = Sequence[tuple[Piece, Kernels]]
+_OF_SYMBOLS = 2
+"""The fewest slices that PyTorch's calls are made for: with one they may be others."""
+_WITHOUT = "its kernels do not compute first slices alone"
+
+Runs = Sequence[Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class SlicedPieces:
     """Call it with one argument per placeholder of a graph, of which those that have a place in `inputs` have the same number of
-    slices along that dimension, from 1 to `capacity`; it returns the list of the graph's results, which have as many.
+    slices along that dimension, from `least` to `capacity`; it returns the list of the graph's results, which have as many.
 
     Calls raise ShapeMismatch and InvalidInput for tensors that do not fit. Safe to call from several threads.
     """
 
-    steps: Steps
-    """The pieces in order, and what runs them: kernels of first slices, or those of what no piece reads slices for."""
+    runs: Runs
+    """What is called in the graph besides PyTorch: kernels of first slices, those of what reads no slices, and the library's."""
     inputs: Places
+    least: int
     capacity: int
     machine: Machine
-    placeholders: tuple[fx.Node, ...]
-    brought: dict[fx.Node, Any]
-    """What the graph has of its own."""
-    results: tuple[fx.Node | None, ...]
+    graph: Callable[..., list[Any]]
+    """From the number of slices, `runs` for so many and the arguments to the results."""
 
     def __call__(self, *arguments: Any) -> list[Any]:
-        return self._run(self.steps, arguments)
+        number, dim = next((number, dim) for number, dim in enumerate(self.inputs) if dim is not None)
+        return self._run(self._checked(arguments[number].shape[dim]), self.runs, arguments)
 
     def at(self, count: int) -> Callable[..., list[Any]]:
         """These kernels for one number of slices, as `SlicedKernels.at`."""
-        steps = [(piece, each.at(count) if isinstance(each, SlicedKernels) else each) for piece, each in self.steps]
-
-        def run(*arguments: Any) -> list[Any]:
-            return self._run(steps, arguments)
-
-        return run
+        runs = [each.at(count) if isinstance(each, SlicedKernels) else each for each in self.runs]
+        return partial(self._at, self._checked(count), runs)
 
     def first(self, count: int, example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The first slices of arguments that have more."""
         return first_slices(self.inputs, count, example)
 
-    def _run(self, steps: Steps, arguments: Sequence[Any]) -> list[Any]:
-        known = {**self.brought, **dict(zip(self.placeholders, arguments, strict=True))}
-        for piece, kernels in steps:
-            made = kernels(*[_without_gradient(known[node]) for node in piece.inputs])
-            for node, number in zip(piece.outputs, piece.numbers, strict=True):
-                known[node] = made[number]
-        return [None if node is None else known[node] for node in self.results]
+    def _at(self, count: int, runs: Runs, *arguments: Any) -> list[Any]:
+        return self._run(count, runs, arguments)
+
+    def _run(self, count: int, runs: Runs, arguments: Sequence[Any]) -> list[Any]:
+        for argument, dim in zip(arguments, self.inputs, strict=True):
+            if dim is not None and argument.shape[dim] != count:
+                raise ShapeMismatch(f"an input has {argument.shape[dim]} slices where {count} are expected")
+        with torch.no_grad():
+            return self.graph(count, *runs, *arguments)
+
+    def _checked(self, count: int) -> int:
+        if not self.least <= count <= self.capacity:
+            raise ShapeMismatch(f"{count} slices; there are kernels for {self.least} to {self.capacity}")
+        return count
 
 
 def sliced_pieces(
@@ -76,37 +94,87 @@ def sliced_pieces(
     outputs: Places,
     example: Sequence[Any],
     deadline: Deadline = NO_LIMIT,
+    calls: RescaledCalls | None = None,
 ) -> SlicedPieces | None:
-    """The kernels of a graph, cut as `plan` says, that compute its first slices; None where others than kernels compute
-    something, where these cannot compute first slices alone, and where the deadline passes before that is known.
+    """What computes the first slices of a graph, cut as `plan` says; None where that would be PyTorch's calls alone, where these
+    are in it and not known for other sizes (`calls`), and where the deadline passes before that is known.
 
     `inputs` and `outputs` say where arguments and results have the slices, `example` is a call with all of them.
     """
-    pieces = _pieces(module, plan)
-    number, place = next((number, dim) for number, dim in enumerate(inputs) if dim is not None)
-    if not pieces:
+    whole = plan.partition
+    if any(map(mutates, module.graph.nodes)) or (calls is None and (whole.left or whole.library)):
         return None
-    brought = {node: attrgetter(str(node.target))(module) for node in module.graph.nodes if node.op == "get_attr"}
-    placeholders = tuple(node for node in module.graph.nodes if node.op == "placeholder")
-    dims: dict[fx.Node, int | None] = dict.fromkeys(brought) | dict(zip(placeholders, inputs, strict=True))
-    values = {**brought, **dict(zip(placeholders, example, strict=True))}
-    steps = list[tuple[Piece, Kernels]]()
-    for piece in pieces:
-        given = [_without_gradient(values[node]) for node in piece.inputs]
-        found = _first_of(piece, plan, tuple(dims[node] for node in piece.inputs), given, deadline)
-        if found is None:
-            return None
-        kernels, places = found
-        steps.append((piece, kernels))
-        made = plan.results[piece].executable(*given)
-        dims |= {node: places[number] for node, number in zip(piece.outputs, piece.numbers, strict=True)}
-        values |= {node: made[number] for node, number in zip(piece.outputs, piece.numbers, strict=True)}
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     results = tuple(output.args[0])
-    if any(dims.get(node) != dim for node, dim in zip(results, outputs, strict=True)):
+    values = _values(module, example, {*results, *(node for piece in whole.pieces for node in piece.inputs)})
+    kernels, dims = _kernels(module, plan, inputs, values, deadline, calls)
+    if calls is None and len(kernels) < len(whole.pieces):
         return None
-    machine = plan.results[pieces[0]].executable.machine
-    return SlicedPieces(steps, inputs, example[number].shape[place], machine, placeholders, brought, results)
+    partition = _partition(plan, kernels, calls)
+    placed = all(dims.get(node) == dim for node, dim in zip(results, outputs, strict=True))
+    if deadline.passed or not placed or not (partition.pieces or partition.library):
+        return None
+    runs: dict[Step, Callable[..., Any]] = {piece: kernels[piece] for piece in partition.pieces}
+    runs |= {layer: packed(layer, Layout.CONTIGUOUS) for layer in partition.library}
+    graph = _counted(module, partition, [*runs], plan.others, calls)
+    number, place = next((number, dim) for number, dim in enumerate(inputs) if dim is not None)
+    machine = next((plan.results[piece].executable.machine for piece in partition.pieces), machine_for("cpu"))
+    by_kernels = len(runs) == len(partition.pieces) and not partition.left
+    least, capacity = 1 if by_kernels else _OF_SYMBOLS, example[number].shape[place]
+    made = SlicedPieces([*runs.values()], inputs, least, capacity, machine, graph.forward)
+    wanted = [None if node is None else values[node] for node in results]
+    return made if by_kernels or _agrees(made, example, wanted, outputs, deadline) else None
+
+
+class _Watched(fx.Interpreter):
+    """A call of a graph as PyTorch makes it, that keeps some of its tensors."""
+
+    def __init__(self, module: fx.GraphModule, watched: Container[fx.Node]) -> None:
+        super().__init__(module)
+        self.watched, self.values = watched, dict[fx.Node, Any]()
+
+    def run_node(self, node: fx.Node) -> Any:
+        """What a call gives."""
+        made = super().run_node(node)
+        if node in self.watched:
+            self.values[node] = made
+        return made
+
+
+def _values(module: fx.GraphModule, example: Sequence[Any], watched: Container[fx.Node]) -> dict[fx.Node, Any]:
+    """Some tensors of a call."""
+    interpreter = _Watched(module, watched)
+    with _disable_current_modes(), torch.no_grad():
+        interpreter.run(*example)
+    return interpreter.values
+
+
+def _kernels(
+    module: fx.GraphModule,
+    plan: Plan,
+    inputs: Places,
+    values: Mapping[fx.Node, Any],
+    deadline: Deadline,
+    calls: RescaledCalls | None,
+) -> tuple[dict[Piece, Kernels], dict[fx.Node, int | None]]:
+    """What computes the first slices of pieces, of those that something does, and where tensors have them: as `calls` say, or
+    without these what is known of pieces so far. It ends at the first that nothing computes then."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    dims: dict[fx.Node, int | None] = {node: None for node in module.graph.nodes if node.op == "get_attr"}
+    dims |= dict(zip(placeholders, inputs, strict=True)) if calls is None else calls.axes
+    found = dict[Piece, Kernels]()
+    for piece in [step for step in in_order(module.graph, plan.partition) if isinstance(step, Piece)]:
+        given = [_without_gradient(values[node]) for node in piece.inputs]
+        places = tuple(dims[node] for node in piece.inputs)
+        one = _first_of(piece, plan, places, given, deadline) if _is_plain(piece, calls) else None
+        made = {} if one is None else {node: one[1][number] for node, number in zip(piece.outputs, piece.numbers, strict=True)}
+        if calls is None:
+            dims |= made
+        if one is not None and all(dims[node] == dim for node, dim in made.items()):
+            found[piece] = one[0]
+        elif calls is None:
+            break
+    return found, dims
 
 
 def _first_of(
@@ -124,17 +192,85 @@ def _first_of(
     return None if kernels is None else (kernels, outputs)
 
 
+def _is_plain(piece: Piece, calls: RescaledCalls | None) -> bool:
+    """Whether a piece runs on tensors as they are, and its results each are one contiguous tensor."""
+    if piece.masks or piece.causal_masks or piece.images or piece.image_results or len({*piece.numbers}) < len(piece.numbers):
+        return False
+    return all(node.meta["val"].is_contiguous() if calls is None else calls.is_contiguous(node) for node in piece.outputs)
+
+
+def _partition(plan: Plan, kernels: Container[Piece], calls: RescaledCalls | None) -> Partition:
+    """What runs first slices: pieces without kernels for these are PyTorch's calls and linear layers of the library, which keeps
+    what takes any number of rows."""
+    whole = plan.partition
+    if calls is None:
+        return whole
+    dropped = [piece for piece in whole.pieces if piece not in kernels]
+    others = [kernel for kernel in whole.library if not _is_of_any_size(kernel, calls)]
+    partition = whole.without([*dropped, *others], _WITHOUT)
+    layers = [layer for piece in dropped for layer in layers_of(piece) if _is_of_any_size(layer, calls)]
+    fitting = within_memory([*partition.library, *layers])
+    return partition.with_library(layer for layer in layers if layer in fitting)
+
+
+def _is_of_any_size(kernel: LibraryKernel, calls: RescaledCalls) -> bool:
+    return kernel.geometry is None and kernel.ends is None and all(map(calls.is_fixed, kernel.nodes))
+
+
+def _counted(
+    module: fx.GraphModule,
+    partition: Partition,
+    steps: Sequence[Step],
+    others: Mapping[fx.Node, Callable[..., Any]],
+    calls: RescaledCalls | None,
+) -> fx.GraphModule:
+    """The graph from the number of slices, what runs some `steps`, and its arguments; PyTorch is asked for `others` otherwise."""
+    graph = fx.Graph()
+    count = graph.placeholder("count")
+    runs = {step: graph.placeholder(f"run_{number}") for number, step in enumerate(steps)}
+    copies = dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            copies[node] = graph.placeholder(f"argument_{len(copies)}")
+    copies |= {node: graph.node_copy(node) for node in module.graph.nodes if node.op == "get_attr"}
+    for step in in_order(module.graph, partition):
+        if isinstance(step, Left):
+            assert calls is not None, "else nothing is left to PyTorch"
+            copies[step.node] = calls.copy(step.node, graph, count, copies, others.get(step.node))
+            continue
+        operands = step.inputs if isinstance(step, Piece) else step.operands
+        made = graph.call_function(_called, (runs[step], *(copies[node] for node in operands)))
+        if isinstance(step, LibraryKernel):
+            copies[step.result] = made
+            continue
+        for node, number in zip(step.outputs, step.numbers, strict=True):
+            copies[node] = graph.call_function(operator.getitem, (made, number))
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    graph.output([None if node is None else copies[node] for node in output.args[0]])
+    return fx.GraphModule(module, graph)
+
+
+def _agrees(made: SlicedPieces, example: Sequence[Any], wanted: Sequence[Any], outputs: Places, deadline: Deadline) -> bool:
+    """Whether first slices are what PyTorch's calls give of an example: beside each other, as sums have other orders at other
+    sizes. Not where the deadline passes."""
+    for count in sorted({made.least, made.capacity // 2 + 1, made.capacity - 1}):
+        given = made.first(count, example)
+        if deadline.passed or difference(made.at(count), partial(_first_results, made, count, wanted, outputs), given, {}):
+            return False
+    return True
+
+
+def _first_results(made: SlicedPieces, count: int, wanted: Sequence[Any], outputs: Places, *_: Any) -> list[Any]:
+    return [
+        each if dim is None else each.narrow(dim, 0, each.shape[dim] // made.capacity * count)
+        for each, dim in zip(wanted, outputs, strict=True)
+    ]
+
+
+def _called(run: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    return run(*map(_without_gradient, tensors))
+
+
 def _without_gradient(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as calls are recognized by: of parameters they would be looked at one by one."""
     return tensor.detach() if tensor.requires_grad else tensor
-
-
-def _pieces(module: fx.GraphModule, plan: Plan) -> list[Piece] | None:
-    """The pieces that have all calls of a graph, in order, and whose results each are one contiguous tensor; None where they have
-    not."""
-    steps = [*in_order(module.graph, plan.partition)]
-    pieces = [step for step in steps if isinstance(step, Piece)]
-    if len(pieces) < len(steps) or any(each.masks or each.causal_masks or each.images or each.image_results for each in pieces):
-        return None
-    alone = all(len({*each.numbers}) == len(each.numbers) for each in pieces)
-    return pieces if alone and all(node.meta["val"].is_contiguous() for each in pieces for node in each.outputs) else None
