@@ -169,6 +169,21 @@ def test_sizes_that_there_is_nothing_for_are_refused() -> None:
     assert Costs({8: 1.0}, parts={8: {2: 0.5, 8: 1.0}}).plan(1).chunks == ()
 
 
+def test_two_slices_have_no_fewer() -> None:
+    def small(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.silu(x), -1).logcumsumexp(-1)
+
+    declared, settings = {0: {0: Dim("batch", 1, 9)}}, {"profile": False}
+    result = superoptimized_for_sizes(
+        mugraph.superoptimize, small, ((drawn(2, 16),), {}), declared, [{"batch": 2}], None, settings
+    )
+    assert [*result.costs.kernels] == [2]
+    assert result.costs.parts == {}
+    for count in (1, 2):
+        x = drawn(count, 16)
+        torch.testing.assert_close(result(x), small(x), rtol=1e-4, atol=1e-5)
+
+
 def test_calls_that_give_something_else_at_fewer_slices_are_not_used() -> None:
     """Whatever the reason: results are looked at beside those of all slices."""
     result = optimized()

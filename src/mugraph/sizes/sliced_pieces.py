@@ -121,6 +121,8 @@ def sliced_pieces(
     machine = next((plan.results[piece].executable.machine for piece in partition.pieces), machine_for("cpu"))
     by_kernels = len(runs) == len(partition.pieces) and not partition.left
     least, capacity = 1 if by_kernels else _OF_SYMBOLS, example[number].shape[place]
+    if capacity <= least:
+        return None
     made = SlicedPieces([*runs.values()], inputs, least, capacity, machine, graph.forward)
     wanted = [None if node is None else values[node] for node in results]
     return made if by_kernels or _agrees(made, example, wanted, outputs, deadline) else None
@@ -253,11 +255,19 @@ def _counted(
 def _agrees(made: SlicedPieces, example: Sequence[Any], wanted: Sequence[Any], outputs: Places, deadline: Deadline) -> bool:
     """Whether first slices are what PyTorch's calls give of an example: beside each other, as sums have other orders at other
     sizes. Not where the deadline passes."""
+    places = [number for number, dim in enumerate(made.inputs) if dim is not None]
     for count in sorted({made.least, made.capacity // 2 + 1, made.capacity - 1}):
         given = made.first(count, example)
-        if deadline.passed or difference(made.at(count), partial(_first_results, made, count, wanted, outputs), given, {}):
+        run, slices = partial(_on_slices, made.at(count), given, places), [given[number] for number in places]
+        if deadline.passed or difference(run, partial(_first_results, made, count, wanted, outputs), slices, {}):
             return False
     return True
+
+
+def _on_slices(run: Callable[..., Any], arguments: Sequence[Any], places: Sequence[int], *slices: torch.Tensor) -> Any:
+    """A call of arguments, of which these have the slices; the others, which may be large, are the same in each."""
+    replaced = dict(zip(places, slices, strict=True))
+    return run(*(replaced.get(number, argument) for number, argument in enumerate(arguments)))
 
 
 def _first_results(made: SlicedPieces, count: int, wanted: Sequence[Any], outputs: Places, *_: Any) -> list[Any]:
