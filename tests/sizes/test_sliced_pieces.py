@@ -173,9 +173,9 @@ def test_two_slices_have_no_fewer() -> None:
     def small(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(F.silu(x), -1).logcumsumexp(-1)
 
-    declared, settings = {0: {0: Dim("batch", 1, 9)}}, {"profile": False}
+    dim, settings = Dim("batch", 1, 9), {"profile": False}
     result = superoptimized_for_sizes(
-        mugraph.superoptimize, small, ((drawn(2, 16),), {}), declared, [{"batch": 2}], None, settings
+        mugraph.superoptimize, small, ((drawn(2, 16),), {}), {0: {0: dim}}, [{"batch": 2}], None, settings
     )
     assert [*result.costs.kernels] == [2]
     assert result.costs.parts == {}
