@@ -171,6 +171,7 @@ def one_together(said: Any) -> None:
 
 def eight_alone(said: Any) -> None:
     said["alone"]["1"], said["seconds"]["1"] = said["seconds"].pop("8"), said["alone"]["1"]
+    said["parts"].pop("8")
 
 
 FAULTS: list[tuple[Change, str]] = [

@@ -15,6 +15,7 @@ from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan
 from mugraph.sizes.covering import CallingAtSize
+from mugraph.sizes.rescaled_calls import RescaledCalls
 from mugraph.sizes.saved_pieced import Contents, SavedPieced
 from mugraph.sizes.saved_sizes import LoadedSizes
 from mugraph.sizes.sliced_kernels import FirstSlices, example_of
@@ -46,8 +47,11 @@ class LoadedPieced(LoadedSizes):
         assert isinstance(made, PartitionedResult), "as was checked"
         given = [example_of(shape, dtype) for shape, dtype in self._calls.tensors_at(size)[: self._calls.given]]
         example = made.calling.flatten(given, {})
+        module = made.cut.recorded.module
+        other_size, other = next((known, graph) for known, graph in self._calls.graphs.items() if known != size)
+        calls = RescaledCalls.of(module, size, other, other_size)
         with torch.no_grad():
-            return sliced_pieces(made.cut.recorded.module, made.cut.plan, self._inputs, self._places.outputs, example)
+            return sliced_pieces(module, made.cut.plan, self._inputs, self._places.outputs, example, calls=calls)
 
     def _calling(self, size: int, result: Superoptimized) -> CallingAtSize:
         """Types of tensors are looked at, too: PyTorch's calls take any."""
