@@ -409,10 +409,10 @@ def test_what_is_not_clearly_faster_than_the_function_is_the_function(monkeypatc
 
 
 def test_original_is_the_result_when_it_is_measured_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_turns(runs: Sequence[Callable[[], Any]], **options: Any) -> list[list[float]]:
-        return [*[[2.0]] * (len(runs) - 1), [1.0]]
+    def in_turns(runs: Sequence[Callable[[], Any]], **options: Any) -> list[list[list[float]]]:
+        return [*[[[2.0]]] * (len(runs) - 1), [[1.0]]]
 
-    monkeypatch.setattr(contestants, "in_turns", in_turns)
+    monkeypatch.setattr(contestants, "bursts_in_turns", in_turns)
     program = mugraph.Program()
     x, w = (program.input(name, shape) for name, shape in {"x": (4, 32), "w": (32, 16)}.items())
     program.output((x / x.square().sum(-1, keepdim=True).sqrt()) @ w)

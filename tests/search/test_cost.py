@@ -178,6 +178,16 @@ def test_tiles_beyond_the_first_level_cache_cost_their_traffic_on_a_cpu() -> Non
     assert float(kernel_seconds(unknown, Demand(8, 1, 1e6, 1e6, 0.0, 0, 131072.0))) == small
 
 
+def test_rows_that_push_their_tiles_out_of_the_first_level_cache_are_not_taken_together() -> None:
+    """Residual steps of 512 rows of 2,048 in fp32: two rows a block read one vector less, and took 1.3 times as long as one."""
+    one, two = (
+        Demand(blocks, 1, memory=12 * 2**20, cache=cache * 2**10, compute=5.3e-7 * 512 / blocks, steps=0, held=held * 2**10)
+        for blocks, cache, held in ((512, 32, 16), (256, 56, 32))
+    )
+    host = device_for("cpu")
+    assert float(kernel_seconds(host, one)) < float(kernel_seconds(host, two))
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_a_finished_graph_costs_what_was_predicted_where_little_stays_in_the_last_cache(name: str) -> None:
     device = dataclasses.replace(CPU, last_level_bytes=2048)

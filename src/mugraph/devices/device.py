@@ -90,7 +90,8 @@ class Device:
     resident_blocks: int = 1
     """Blocks that a multiprocessor runs side by side where their tiles leave room."""
     first_level_bytes: int = 0
-    """Of a CPU's first-level cache, beyond which a block's tiles move through the next one; 0 where that makes no difference."""
+    """What a block's tiles may take of a CPU's first-level cache, beyond which they move through the next one; 0 where that makes
+    no difference."""
     shared_cache_bytes: int = 0
     """Of a GPU's last cache: inputs that are larger come from memory again for later blocks; 0 where that is not known."""
     last_level_bytes: int = 0

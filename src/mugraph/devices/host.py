@@ -22,7 +22,8 @@ _SCHEDULED = Path("/proc/self/schedstat")
 
 
 def host_cpu() -> Device:
-    """This host as a device: a block is one core's task, its shared memory half of that core's L2 cache.
+    """This host as a device: a block is one core's task, its shared memory half of that core's L2 cache. Its tiles have half of
+    the first-level cache, through whose other half goes what it reads and writes in place.
 
     It has the cores that kernels run on: no more than PyTorch was told to use threads.
     """
@@ -51,7 +52,7 @@ def _host_of(cores: int) -> Device:
         vector_bytes=facts["stream_bytes"],
         short_run_exponent=facts["short_run_exponent"],
         resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
-        first_level_bytes=memory["first_level_bytes"],
+        first_level_bytes=memory["first_level_bytes"] // 2,
         last_level_bytes=cache_bytes(_CACHES, 3, memory["l3_bytes_unknown"]),
         packed_efficiency=isa.get("packed_efficiency", PRODUCT_EFFICIENCY),
         operands_in_place=True,

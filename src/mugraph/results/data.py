@@ -89,7 +89,8 @@ class Candidate:
     cost: float | None
     """Seconds the cost model predicts on the target; None for the original program."""
     latency: float | None
-    """Median of the measured seconds per call; None when it was not profiled."""
+    """Median of the measured seconds per call, on several threads of a CPU of the three calls in a row that waited least for other
+    processes; None when it was not profiled."""
     certificate: Certificate
     spot_check: SpotCheck | None = None
     """What running its printed kernels here showed, where the target's machine is not; None where that was not called for."""
@@ -187,7 +188,7 @@ class Report:
     """Of the whole call."""
     original_latency: float | None
     """Median seconds of a call of the original, warm: of the user's own function or, of what was given as a program, of its
-    operators one by one. None when it was not timed."""
+    operators one by one, as candidates are timed. None when it was not timed."""
     seed: int
     """Of everything random in the call but proofs, whose certificates record their own."""
     interrupted: bool = False

@@ -19,6 +19,9 @@ M = TypeVar("M")
 Clock = Callable[[], float]
 """Gives seconds since some time."""
 
+Burst = Sequence[float]
+"""Seconds of each of some calls that follow each other; of calls of microseconds one number, their mean."""
+
 _WARMUP = 3
 _CALLS, _BURST_CALLS = 3, 25
 """Consecutive calls of a side in one round, at least and at most, of which the median counts: one stalled call decides nothing,
@@ -172,14 +175,26 @@ def in_turns(
     rounds: int = _MOST,
     clock: Clock | None = None,
 ) -> list[list[float]]:
-    """Seconds of a typical call of each side, in up to so many `rounds`, all warm; another side begins each round.
+    """Seconds of a typical call of each side, in up to so many `rounds`, as `bursts_in_turns` times them. Raises SideFailed."""
+    bursts = bursts_in_turns(sides, seconds, limit, rounds, clock)
+    return [[statistics.median(calls) for calls in of_side] for of_side in bursts]
+
+
+def bursts_in_turns(
+    sides: Sequence[Callable[[], object]],
+    seconds: float = _SECONDS,
+    limit: float = math.inf,
+    rounds: int = _MOST,
+    clock: Clock | None = None,
+) -> list[list[Burst]]:
+    """Of each side, a burst of calls for each of up to so many `rounds`, all warm; another side begins each round.
 
     No round but the first starts that may end after `limit` seconds, warming up included. Calls are timed by `clock`, by default
     that of the wall. Raises SideFailed.
     """
     begun = time.perf_counter()
     bursts = [_of_side(number, _burst_of, side, clock or time.perf_counter) for number, side in enumerate(sides)]
-    times: list[list[float]] = [[] for _ in sides]
+    times: list[list[Burst]] = [[] for _ in sides]
     started = time.perf_counter()
     longest = 0.0
     while (done := len(times[0])) < rounds and (done < _FEWEST or time.perf_counter() - started < seconds):
@@ -191,6 +206,16 @@ def in_turns(
             times[number].append(_of_side(number, bursts[number]))
         longest = max(longest, time.perf_counter() - before)
     return times
+
+
+def undisturbed(bursts: Sequence[Burst]) -> float:
+    """Seconds of a call while nothing else had the cores: the least median of a few calls in a row.
+
+    Where other work has the cores for most of the time, the typical call is one that waited, and tells how long. A single call
+    that was quick by chance decides nothing either.
+    """
+    starts = ((calls, start) for calls in bursts for start in range(0, max(1, len(calls) - _CALLS + 1), _CALLS))
+    return min(statistics.median(calls[start : start + _CALLS]) for calls, start in starts)
 
 
 def stretched(seconds: float) -> float:
@@ -224,37 +249,37 @@ def _of_side(number: int, measure: Callable[..., M], *given: Any) -> M:
         raise SideFailed(number) from error
 
 
-def _burst_of(call: Callable[[], object], clock: Clock) -> Callable[[], float]:
-    """What a round makes of a callable that is warm now: its calls, and the seconds of a typical one.
+def _burst_of(call: Callable[[], object], clock: Clock) -> Callable[[], Burst]:
+    """What a round makes of a callable that is warm now: its calls, and the seconds of each.
 
     How many calls there is time for the clock of the wall tells: others do not go on while a call waits.
     """
     begun = time.perf_counter()
     taken = math.inf
     for _ in range(_WARMUP):
-        taken = min(taken, _median(call, time.perf_counter, 1))
+        taken = min(taken, *_each(call, time.perf_counter, 1))
         if time.perf_counter() - begun > _WARM_SECONDS:
             break
     if taken > _BURST_SECONDS:
-        return functools.partial(_median, call, clock, 1)
+        return functools.partial(_each, call, clock, 1)
     if _CALLS * taken > _TOGETHER_SECONDS:
-        return functools.partial(_median, call, clock, min(_BURST_CALLS, max(_CALLS, int(_BURST_SECONDS / taken))))
-    return functools.partial(_average, call, clock, min(_TOGETHER_CALLS, math.ceil(_TOGETHER_SECONDS / max(taken, 1e-9))))
+        return functools.partial(_each, call, clock, min(_BURST_CALLS, max(_CALLS, int(_BURST_SECONDS / taken))))
+    return functools.partial(_together, call, clock, min(_TOGETHER_CALLS, math.ceil(_TOGETHER_SECONDS / max(taken, 1e-9))))
 
 
-def _median(call: Callable[[], object], clock: Clock, calls: int) -> float:
-    """Seconds of the middle one of a few calls."""
+def _each(call: Callable[[], object], clock: Clock, calls: int) -> Burst:
+    """Seconds of each of a few calls."""
     times: list[float] = []
     for _ in range(calls):
         before = clock()
         call()
         times.append(clock() - before)
-    return statistics.median(times)
+    return times
 
 
-def _average(call: Callable[[], object], clock: Clock, calls: int) -> float:
-    """Seconds of a call, of many that are timed together."""
+def _together(call: Callable[[], object], clock: Clock, calls: int) -> Burst:
+    """Seconds of a call on average, of many that are timed together."""
     before = clock()
     for _ in range(calls):
         call()
-    return (clock() - before) / calls
+    return [(clock() - before) / calls]

@@ -33,6 +33,7 @@ from mugraph.selection.emulated_blocks import emulator_for, spot_check
 from mugraph.selection.inputs import runner
 from mugraph.selection.lowered_order import LoweredProposal, by_lowered
 from mugraph.selection.own_function import OwnCall
+from mugraph.selection.racing import race
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import INTERRUPTED, Event, ProgressCallback
@@ -238,22 +239,29 @@ class Qualifier:
         return self._carefully_ranked(self._roughly_ranked(compiled, inputs), inputs)
 
     def _roughly_ranked(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
-        """Fastest first by a few calls; behind them those for which there was no time."""
-        rough: list[Contestant] = []
-        limit, longest = Deadline(self._share(_MEASURING_SHARE)), 0.0
+        """Fastest first by a race of a few calls; behind them those for which there was no time."""
+        self.tell("measure", f"{len(compiled)} candidates")
+        lap = functools.partial(self._lap, inputs, Deadline(self._share(_MEASURING_SHARE)))
+        return race(compiled, lap, _FINALISTS)
+
+    def _lap(self, inputs: Sequence[Any], limit: Deadline, entries: Sequence[Contestant], bursts: int) -> list[Contestant]:
+        """The first of the entries timed one after the other, as many as there is time for: within the budget at least one that
+        was not timed before."""
+        timed: list[Contestant] = []
+        longest = 0.0
         with self._stage("measure"):
-            self.tell("measure", f"{len(compiled)} candidates")
-            for entry in compiled:
-                if self.deadline.passed or not self.deadline.allows(longest) or (rough and limit.passed):
+            for entry in entries:
+                enough = limit.passed and (timed or math.isfinite(entry.latency))
+                if enough or self.interrupted or self.deadline.passed or not self.deadline.allows(longest):
                     break
                 begun = self.deadline.elapsed
-                rough += measured([entry], inputs, rounds=1)
-                if len(rough) > 1:  # now: what both have packed alike was packed once
-                    rough[-2].executable.forget_weights()
+                timed += measured([entry], inputs, rounds=bursts)
+                if len(timed) > 1:  # now: what both have packed alike was packed once
+                    timed[-2].executable.forget_weights()
                 longest = max(longest, self.deadline.elapsed - begun)
-            if rough:
-                rough[-1].executable.forget_weights()
-        return [*fastest_first(rough), *compiled[len(rough) :]]
+            if timed:
+                timed[-1].executable.forget_weights()
+        return timed
 
     def _promising(self, ranked: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Those whose calls were not measured to take far longer than the rival's, fastest first; the others are named among the

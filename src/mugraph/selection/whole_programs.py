@@ -467,7 +467,7 @@ def result_of(
 ) -> Superoptimized:
     """The first of what was proved, where that is `better` than the original, or else the original."""
     chosen = proved[0] if better else qualifier.as_it_is(original)
-    timed = original.latency if comparison is None else comparison.baselines.get(EAGER, math.inf)
+    timed = original.compared if comparison is None else comparison.baselines.get(EAGER, math.inf)
     report = Report(
         found=better,
         search=found.report.to_json(),

@@ -45,11 +45,15 @@ LOWERED = "lowered"
 
 
 class Timed(NamedTuple):
-    """A call as it is measured: `run` makes it `times` times and returns when all are done, and `clock` tells the seconds."""
+    """A call as it is measured: `run` makes it `times` times and returns when all are done, and `clock` tells the seconds.
+
+    `waits`: what it waits for is other processes, too, and `clock` goes on then.
+    """
 
     run: Callable[[], object]
     times: int = 1
     clock: Callable[[], float] = time.perf_counter
+    waits: bool = False
 
 
 class Launched(Protocol):

@@ -164,9 +164,11 @@ class Cpu:
     def timed(self, call: Callable[[], object]) -> Timed:
         """The call itself: it returns when its kernels are done.
 
-        On one thread it takes the time of this process, which other processes of a busy machine do not stretch.
+        On one thread it takes the time of this process, which other processes of a busy machine do not stretch. The processor
+        time of several says nothing of how evenly they share the work, so these take the time that passes.
         """
-        return Timed(call, clock=time.process_time if kernel_threads() == 1 else time.perf_counter)
+        alone = kernel_threads() == 1
+        return Timed(call, clock=time.process_time if alone else time.perf_counter, waits=not alone)
 
 
 def _function(library: ctypes.CDLL, kernel: Kernel) -> Any:
