@@ -180,8 +180,8 @@ def _figures(opt: Result) -> Iterator[Figure]:
     if best.latency is not None:
         # Where nothing was compared with the user's function, the original was timed as candidates are.
         versus = "" if original is None or whole is not None else f"the original program's operators: {original}; "
-        calls = "median of calls (on several threads of a CPU of those that waited least) of the compiled muGraph"
-        note = f"{calls} with its inputs ready; {versus}no schedule can take less than {floor}"
+        note = f"median of calls of the compiled muGraph with its inputs ready; {versus}no schedule can take less than {floor}"
+        note += "; on several threads of a CPU the median of the three calls in a row that waited least for other processes"
         yield Figure("Kernels alone", seconds_text(best.latency), note)
     elif best.cost is not None:
         yield Figure("Kernels alone, predicted", seconds_text(best.cost), f"not measured; no schedule can take less than {floor}")
