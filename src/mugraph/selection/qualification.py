@@ -240,7 +240,6 @@ class Qualifier:
 
     def _roughly_ranked(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first by a race of a few calls; behind them those for which there was no time."""
-        self.tell("measure", f"{len(compiled)} candidates")
         lap = functools.partial(self._lap, inputs, Deadline(self._share(_MEASURING_SHARE)))
         return race(compiled, lap, _FINALISTS)
 
@@ -250,6 +249,7 @@ class Qualifier:
         timed: list[Contestant] = []
         longest = 0.0
         with self._stage("measure"):
+            self.tell("measure", f"{len(entries)} candidates")
             for entry in entries:
                 enough = limit.passed and (timed or math.isfinite(entry.latency))
                 if enough or self.interrupted or self.deadline.passed or not self.deadline.allows(longest):
