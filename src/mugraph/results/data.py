@@ -90,7 +90,7 @@ class Candidate:
     """Seconds the cost model predicts on the target; None for the original program."""
     latency: float | None
     """Median of the measured seconds per call; on several threads of a CPU, of the three calls in a row that waited least for
-    other processes. None when it was not profiled."""
+    other processes, or the least of calls that take more than ten milliseconds. None when it was not profiled."""
     certificate: Certificate
     spot_check: SpotCheck | None = None
     """What running its printed kernels here showed, where the target's machine is not; None where that was not called for."""

@@ -182,6 +182,7 @@ def _figures(opt: Result) -> Iterator[Figure]:
         versus = "" if original is None or whole is not None else f"the original program's operators: {original}; "
         note = f"median of calls of the compiled muGraph with its inputs ready; {versus}no schedule can take less than {floor}"
         note += "; on several threads of a CPU the median of the three calls in a row that waited least for other processes"
+        note += ", or the least of calls over 10 ms"
         yield Figure("Kernels alone", seconds_text(best.latency), note)
     elif best.cost is not None:
         yield Figure("Kernels alone, predicted", seconds_text(best.cost), f"not measured; no schedule can take less than {floor}")
