@@ -126,6 +126,35 @@ def test_tensors_may_lie_in_any_way(count: int) -> None:
         assert torch.equal(x, before)
 
 
+def attended(x: torch.Tensor) -> torch.Tensor:
+    """Heads, whose results lie as queries do, and are viewed as rows."""
+    heads = x.reshape(-1, TOKENS, 2, 8).transpose(1, 2)
+    rows = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(-1, TOKENS, 16)
+    return torch.softmax(F.silu(rows.logcumsumexp(-1) @ LAYER.first), -1)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_pytorch_views_may_lie_in_any_way(swapped: bool) -> None:
+    """Also where it was recorded with its samples second in memory."""
+    example = drawn(TOKENS, 5, 16).transpose(0, 1) if swapped else drawn(5, TOKENS, 16)
+    dim, settings = Dim("batch", 1, 8), {"profile": False}
+    result = superoptimized_for_sizes(
+        mugraph.superoptimize, attended, ((example,), {}), {0: {0: dim}}, [{"batch": 8}], None, settings
+    )
+    assert isinstance(result.in_part[8].kernels, SlicedPieces)
+    for count in (2, 7):
+        run = result.covering(count, [Chunk(0, 8)])
+        for x in (
+            drawn(count, TOKENS, 16),
+            drawn(TOKENS, count, 16).transpose(0, 1),
+            drawn(count, TOKENS, 40)[..., 3:35:2],
+            drawn(1, TOKENS, 16).expand(count, -1, -1),
+        ):
+            before = x.clone()
+            torch.testing.assert_close(run(x), attended(x), rtol=1e-4, atol=1e-5)
+            assert torch.equal(x, before)
+
+
 def test_nobody_gets_gradients() -> None:
     x = drawn(5, TOKENS, 16).requires_grad_()
     for made in run_at(optimized(), 5)(x):

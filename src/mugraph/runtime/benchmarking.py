@@ -209,8 +209,8 @@ def bursts_in_turns(
 
 
 def undisturbed(bursts: Sequence[Burst]) -> float:
-    """Seconds of a call while nothing else had the cores: the least median of a few calls in a row, or the least of bursts that are
-    one number each, of long calls and of very short ones.
+    """Seconds of a call while nothing else had the cores: the least median of a few calls in a row, or the least of bursts that
+    are one number each, of long calls and of very short ones.
 
     Where other work has the cores for most of the time, the typical call is one that waited, and tells how long. A single call
     that was quick by chance decides nothing either.

@@ -9,6 +9,7 @@ kernels, too.
 from __future__ import annotations
 
 import operator
+from collections import ChainMap
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.errors import MugraphError, ShapeMismatch
 from mugraph.frontend.partitioning.library import LibraryKernel
 from mugraph.frontend.partitioning.partition import Left, Partition, Piece
-from mugraph.frontend.partitioning.splice import Kernels, Step, in_order
+from mugraph.frontend.partitioning.splice import Kernels, Step, in_order, laid_out
 from mugraph.frontend.rewriting.node_traits import mutates
 from mugraph.pieces.cutting import difference
 from mugraph.pieces.image_layouts import Layout
@@ -234,14 +235,15 @@ def _counted(
     for node in module.graph.nodes:
         if node.op == "placeholder":
             copies[node] = graph.placeholder(f"argument_{len(copies)}")
+    laid = ChainMap(_as_recorded(module, partition, graph, count, copies, calls), copies)
     copies |= {node: graph.node_copy(node) for node in module.graph.nodes if node.op == "get_attr"}
     for step in in_order(module.graph, partition):
         if isinstance(step, Left):
             assert calls is not None, "else nothing is left to PyTorch"
-            copies[step.node] = calls.copy(step.node, graph, count, copies, others.get(step.node))
+            copies[step.node] = calls.copy(step.node, graph, count, laid, others.get(step.node))
             continue
-        operands = step.inputs if isinstance(step, Piece) else step.operands
-        made = graph.call_function(_called, (runs[step], *(copies[node] for node in operands)))
+        operands = [copies[node] for node in step.inputs] if isinstance(step, Piece) else [laid[node] for node in step.operands]
+        made = graph.call_function(_called, (runs[step], *operands))
         if isinstance(step, LibraryKernel):
             copies[step.result] = made
             continue
@@ -250,6 +252,33 @@ def _counted(
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     graph.output([None if node is None else copies[node] for node in output.args[0]])
     return fx.GraphModule(module, graph)
+
+
+def _as_recorded(
+    module: fx.GraphModule,
+    partition: Partition,
+    graph: fx.Graph,
+    count: fx.Node,
+    copies: Mapping[fx.Node, fx.Node],
+    calls: RescaledCalls | None,
+) -> dict[fx.Node, fx.Node]:
+    """The arguments that PyTorch and the library read, laid out as they were recorded: views of other ones need not exist."""
+    read = {node for step in partition.left for node in step.node.all_input_nodes}
+    read |= {node for layer in partition.library for node in layer.operands}
+    laid = dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        if calls is not None and node.op == "placeholder" and node in read:
+            strides, dim = tuple(node.meta["val"].stride()), calls.axes[node]
+            laid[node] = graph.call_function(_laid_out, (copies[node], count, strides, dim, calls.size))
+    return laid
+
+
+def _laid_out(tensor: torch.Tensor, count: int, strides: tuple[int, ...], dim: int | None, size: int) -> torch.Tensor:
+    """A tensor of so many slices along `dim`, as one of `size` slices with these strides is laid out."""
+    if dim is not None and strides[dim]:
+        whole = size * strides[dim]
+        strides = tuple(stride if stride % whole else stride // size * count for stride in strides)
+    return laid_out(tensor, strides)
 
 
 def _agrees(made: SlicedPieces, example: Sequence[Any], wanted: Sequence[Any], outputs: Places, deadline: Deadline) -> bool:
