@@ -155,6 +155,22 @@ def test_what_pytorch_views_may_lie_in_any_way(swapped: bool) -> None:
             assert torch.equal(x, before)
 
 
+def test_rows_that_are_several_of_a_sample_are_pytorchs() -> None:
+    """Kernels of single rows would take as many rows as there are samples."""
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        y = torch.logcumsumexp(x.reshape(-1, 16), -1)
+        return torch.logcumsumexp(torch.softmax(F.silu(y @ LAYER.first), -1), -1).reshape(-1, TOKENS, 16) * 2
+
+    dim, settings = Dim("batch", 1, 8), {"profile": False}
+    result = superoptimized_for_sizes(
+        mugraph.superoptimize, rows, ((drawn(5, TOKENS, 16),), {}), {0: {0: dim}}, [{"batch": 8}], None, settings
+    )
+    for count in range(1, 9):
+        x = drawn(count, TOKENS, 16)
+        torch.testing.assert_close(result(x), rows(x), rtol=1e-4, atol=1e-5)
+
+
 def test_nobody_gets_gradients() -> None:
     x = drawn(5, TOKENS, 16).requires_grad_()
     for made in run_at(optimized(), 5)(x):

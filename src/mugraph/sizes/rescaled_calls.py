@@ -62,6 +62,11 @@ class RescaledCalls:
         pairs = zip(tree_flatten(node.args)[0], tree_flatten(self.others[node].args)[0], strict=True)
         return all(isinstance(one, fx.Node) or same_value(one, other) for one, other in pairs)
 
+    def is_single(self, node: fx.Node) -> bool:
+        """Whether slices are single positions of a tensor, or none has its own part."""
+        dim, tensor = self.axes[node], tensor_of(node)
+        return dim is None or (tensor is not None and tensor.shape[dim] == self.size)
+
     def is_contiguous(self, node: fx.Node) -> bool:
         """Whether a tensor is contiguous at both sizes, and so at all."""
         tensors = tensor_of(node), tensor_of(self.others[node])

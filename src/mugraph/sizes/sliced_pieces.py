@@ -196,10 +196,13 @@ def _first_of(
 
 
 def _is_plain(piece: Piece, calls: RescaledCalls | None) -> bool:
-    """Whether a piece runs on tensors as they are, and its results each are one contiguous tensor."""
+    """Whether a piece runs on tensors as they are, in which slices are single positions, and its results each are one contiguous
+    tensor."""
     if piece.masks or piece.causal_masks or piece.images or piece.image_results or len({*piece.numbers}) < len(piece.numbers):
         return False
-    return all(node.meta["val"].is_contiguous() if calls is None else calls.is_contiguous(node) for node in piece.outputs)
+    if calls is None:
+        return all(node.meta["val"].is_contiguous() for node in piece.outputs)
+    return all(map(calls.is_contiguous, piece.outputs)) and all(map(calls.is_single, piece.inputs))
 
 
 def _partition(plan: Plan, kernels: Container[Piece], calls: RescaledCalls | None) -> Partition:
