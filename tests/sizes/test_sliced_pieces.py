@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -239,3 +240,13 @@ def test_calls_that_give_something_else_at_fewer_slices_are_not_used() -> None:
     assert _agrees(made, example, right, (0, 0), NO_LIMIT)
     assert not _agrees(made, example, wanted, (0, 0), NO_LIMIT)
     assert not _agrees(made, example, right, (0, 0), Deadline(0.0))
+
+
+@pytest.mark.parametrize("error", [ShapeMismatch("of ours"), RuntimeError("of PyTorch")])
+def test_calls_that_fail_at_fewer_slices_are_not_used(error: Exception) -> None:
+    def failing(*_: object) -> list[torch.Tensor]:
+        raise error
+
+    example = [drawn(HIGH, TOKENS, 16), *LAYER.parameters()]
+    made = replace(first_slices(optimized()), graph=failing)
+    assert not _agrees(made, example, example[:1], (0,), NO_LIMIT)

@@ -286,12 +286,15 @@ def _laid_out(tensor: torch.Tensor, count: int, strides: tuple[int, ...], dim: i
 
 def _agrees(made: SlicedPieces, example: Sequence[Any], wanted: Sequence[Any], outputs: Places, deadline: Deadline) -> bool:
     """Whether first slices are what PyTorch's calls give of an example: beside each other, as sums have other orders at other
-    sizes. Not where the deadline passes."""
+    sizes. Not where the deadline passes, or where a call raises."""
     places = [number for number, dim in enumerate(made.inputs) if dim is not None]
     for count in sorted({made.least, made.capacity // 2 + 1, made.capacity - 1}):
         given = made.first(count, example)
         run, slices = partial(_on_slices, made.at(count), given, places), [given[number] for number in places]
-        if deadline.passed or difference(run, partial(_first_results, made, count, wanted, outputs), slices, {}):
+        try:
+            if deadline.passed or difference(run, partial(_first_results, made, count, wanted, outputs), slices, {}):
+                return False
+        except (MugraphError, RuntimeError):  # of ours, or of PyTorch
             return False
     return True
 
