@@ -91,6 +91,24 @@ def test_what_is_equal_to_one_tensor_is_not_equal_where_that_has_no_value(monkey
         recheck(wrong.certificate, *SLICED)
 
 
+def test_what_divides_by_zero_everywhere_is_not_equal_to_what_does_not() -> None:
+    """x - x is a cut, which as a variable is not zero, and its square can be divided by; what is divided by that cancels."""
+
+    def left(x: ProgramTensor) -> ProgramTensor:
+        zero = x - x
+        cancels = x * x / (zero * zero + 2)
+        return zero - cancels + cancels
+
+    def right(x: ProgramTensor) -> ProgramTensor:
+        zero = x - x
+        cancels = x * x / (2 / (zero * zero))
+        return zero - cancels + cancels
+
+    verdict = verify_graphs(program(left, (3, 4)), program(right, (3, 4)))
+    assert verdict.equivalent is False
+    assert "the right is undefined" in verdict.reason
+
+
 def test_no_bound_of_the_whole_is_computed_after_pieces_took_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mugraph.verifier.random_tests._PIECES_FIRST", 0)
     monkeypatch.setattr("mugraph.verifier.random_tests.composed", lambda *_: time.sleep(0.3))

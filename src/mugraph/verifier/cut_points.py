@@ -259,11 +259,12 @@ class _Chain:
 
 
 def _proposals(left: Graph, right: Graph, outputs: Sequence[Pair], known: Known) -> list[Pair]:
-    """Tensors that float64 takes to be equal, in the order of the right graph; none where it tells outputs apart."""
+    """Tensors that float64 takes to be equal, in the order of the right graph; none where it tells outputs apart, or where one of
+    the graphs alone divides by zero wherever it is looked at: pieces have other divisors, as cuts are any numbers."""
     if len(right.kernels()) < 2:
         return []
-    ours, theirs = (_values(graph, known) for graph in _small(left, right, known))
-    if not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
+    (ours, somewhere), (theirs, there) = (_values(graph, known) for graph in _small(left, right, known))
+    if somewhere != there or not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
         return []
     by_shape: dict[Shape, list[Value]] = {}
     for value in _computed(left):
@@ -309,19 +310,34 @@ def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:
     return (found.left, found.right) if kept else (left, right)
 
 
-def _values(graph: Graph, known: Known) -> dict[Value, list[Array | None]]:
-    """What each tensor is at some points; None where some of it is not finite."""
+class _Divisions(FloatArithmetic):
+    """Arithmetic that remembers whether anything was divided by zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_zero = False
+
+    def div(self, x: Array, y: Array) -> Array:
+        """The quotient."""
+        self.by_zero |= bool(np.any(y == 0))
+        return super().div(x, y)
+
+
+def _values(graph: Graph, known: Known) -> tuple[dict[Value, list[Array | None]], bool]:
+    """What each tensor is at some points, None where some of it is not finite; and whether nothing is divided by zero at one."""
     values = [Value(index, output) for index, node in enumerate(graph.nodes) for output in range(len(node.outputs))]
     asked = graph.with_nodes(graph.nodes, tuple(values))
     found: list[list[Array]] = []
-    for number, point in enumerate(_POINTS):
+    divisions = [_Divisions() for _ in _POINTS]
+    for number, (point, arithmetic) in enumerate(zip(_POINTS, divisions, strict=True)):
         rng = np.random.default_rng(number)
         drawn = [point(rng.standard_normal(node.output.shape)) for node in graph.inputs()]
         inputs = [known.get(place, array) for place, array in enumerate(drawn)]
         with np.errstate(all="ignore"):
-            found.append(evaluate_batched(asked, inputs, FloatArithmetic()))
+            found.append(evaluate_batched(asked, inputs, arithmetic))
     columns = zip(values, zip(*found, strict=True), strict=True)
-    return {value: [array if np.isfinite(array).all() else None for array in arrays] for value, arrays in columns}
+    values_at = {value: [array if np.isfinite(array).all() else None for array in arrays] for value, arrays in columns}
+    return values_at, not all(each.by_zero for each in divisions)
 
 
 def _agree(ours: Sequence[Array | None], theirs: Sequence[Array | None]) -> bool:
