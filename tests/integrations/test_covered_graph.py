@@ -83,6 +83,22 @@ def test_a_model_runs_at_any_size_without_being_compiled_again() -> None:
         assert len(compilations) == first + 1, "128 as well"
 
 
+def test_the_first_position_of_each_sample_may_be_read() -> None:
+    model = nn.Linear(16, 16).eval()
+
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(model(x[:, 0]))
+
+    fast = compiled(pooled)
+    with torch.inference_mode():
+        fast(batch(7, 3, 16))
+        first = len(compilations)
+        for size in (2, 3, 5, 6, 7, 7, 7):
+            x = torch.randn(size, 3, 16)
+            torch.testing.assert_close(fast(x), pooled(x), rtol=1e-5, atol=1e-5)
+        assert len(compilations) == first
+
+
 class Gated(nn.Module):
     """A gated perceptron, whose left factor may be computed of two products in shared memory."""
 

@@ -57,9 +57,11 @@ def multiplied(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
 
 def indexed(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
     dim = dim_of(x, rng)
-    match rng.randrange(7):
+    match rng.randrange(8):
         case 0:
             return x.narrow(dim, 0, 2)
+        case 7:
+            return x[(slice(None),) * (dim % x.dim()) + (0,)]
         case 1:
             return x.select(dim, -1)
         case 2:
@@ -223,3 +225,19 @@ def accepted_and_right(seeds: range) -> int:
 @pytest.mark.parametrize("first", range(0, 160, 40))
 def test_what_is_accepted_acts_on_slices(first: int) -> None:
     assert accepted_and_right(range(first, first + 40)) >= 8
+
+
+def test_of_slices_those_that_take_all_of_the_axis_are_accepted() -> None:
+    x = torch.randn(7, 4, 6)
+    whole: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (lambda x: x[:, 0], lambda x: x[0:], lambda x: x[:, 1:3].exp())
+    parts: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        lambda x: x[1:],
+        lambda x: x[:-1],
+        lambda x: x[::2],
+        lambda x: x[-3:],
+        lambda x: x[:2],
+        lambda x: x[: x.shape[0] // 2],
+        lambda x: x[:100] + 1,  # of all sizes that are recorded, not of larger ones
+    )
+    assert [is_accepted(fn, 0, x) for fn in whole] == [True] * len(whole)
+    assert [is_accepted(fn, 0, x) for fn in parts] == [False] * len(parts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -310,6 +311,12 @@ def _along(call: Call, name: str = "dim", removes: bool = False) -> Axis:
     return axis - sum(dim < axis for dim in dims) if gone else axis
 
 
+def _sliced(call: Call) -> Axis:
+    """Positions of a dimension; of the axis all of them, which `x[:, 0]` is recorded to take of dimension 0."""
+    is_whole = call["start"] in (None, 0) and call["end"] in (None, sys.maxsize) and call["step"] == 1
+    return call.axis("self") if is_whole else _along(call)
+
+
 def _last(call: Call, operand: str, count: int, *others: str) -> Axis:
     """Something done along the last dimensions, as many as `count`, with `others` that are the same for all slices."""
     call.without(*others)
@@ -482,7 +489,8 @@ _BY_RULE: Sequence[tuple[Rule, str]] = (
     (partial(_along, removes=True), "sum mean amax amin any all prod nansum logsumexp argmax argmin std var std_mean var_mean"),
     (partial(_along, removes=True), "linalg_vector_norm norm max min aminmax select unbind"),
     (_along, "softmax _softmax log_softmax _log_softmax cumsum cumprod logcumsumexp"),
-    (_along, "slice narrow split split_with_sizes unsafe_split chunk unsafe_chunk sort topk glu"),
+    (_sliced, "slice"),
+    (_along, "narrow split split_with_sizes unsafe_split chunk unsafe_chunk sort topk glu"),
     (partial(_along, name="dims"), "flip roll"),
     (_interleaved, "repeat_interleave"),
     (_tiled, "repeat"),
