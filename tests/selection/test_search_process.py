@@ -195,6 +195,18 @@ def test_a_process_that_ended_is_replaced(process: SearchProcess, monkeypatch: p
     assert process._process is None
 
 
+@pytest.mark.parametrize("end", ["close", "rest"])
+def test_a_process_that_is_ended_leaves_no_pipes_open(end: str) -> None:
+    process, started = SearchProcess(), silent_process(threading.Event())
+    process._process = started
+    assert started.stdin is not None
+    assert started.stdout is not None
+    started.stdin.write("a request that nobody takes")
+    getattr(process, end)()
+    assert started.stdin.closed
+    assert started.stdout.closed
+
+
 def test_the_process_ends_with_its_input() -> None:
     command = [sys.executable, "-m", "mugraph.selection.search_process"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

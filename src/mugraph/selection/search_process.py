@@ -140,13 +140,17 @@ def _new_process() -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End the process and its compilers."""
+    """End the process and its compilers, and close its pipes; a thread that reads them reads their end first."""
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
     process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # nobody takes what was not written yet
+                pipe.close()
 
 
 def _request(program: Graph, wanted: OptimizationSettings) -> dict[str, Any]:
