@@ -95,6 +95,15 @@ def test_the_function_answers_where_it_is_faster() -> None:
     assert Costs({4: 1.0}, own={1: 1.0, 8: 8.0}).plan(7).chunks == (Chunk(0, 4), Chunk(3, 4))
 
 
+def test_beyond_what_is_timed_calls_grow_as_before_and_no_faster_than_in_proportion() -> None:
+    """Calls whose time is mostly that of making them: twice as many slices take little more."""
+    own = {2: 0.83, 8: 1.08}
+    assert between(own, 16) == pytest.approx(1.08 + 8 * 0.25 / 6)
+    assert Costs({8: 0.8}, own).plan(16).chunks == ()
+    assert between({2: 1.0, 8: 8.0}, 16) == 16.0
+    assert between({2: 1.0, 8: 0.9}, 16) == 0.9
+
+
 def test_padding_copies_every_slice() -> None:
     kernels, own = {4: 1.0, 16: 2.0}, {1: 1.0, 16: 16.0}
     assert Costs(kernels, own, padding=0.5).plan(7) == ChunkPlan((Chunk(0, 4), Chunk(3, 4)), 2.0)
@@ -139,7 +148,7 @@ def test_results_of_which_nothing_is_known_cost_what_others_say() -> None:
         return SimpleNamespace(report=SimpleNamespace(baselines={}), is_one_program=True, best=best)
 
     assert all_seconds({1: result(2e-6), 4: result(None), 7: result(4e-6), 14: result(None)}) == pytest.approx(
-        {1: 2e-6, 4: 3e-6, 7: 4e-6, 14: 8e-6}
+        {1: 2e-6, 4: 3e-6, 7: 4e-6, 14: 4e-6 + 7 * 2e-6 / 6}
     )
     assert all_seconds({2: result(None), 16: result(None)}) == {2: 2.0, 16: 16.0}
     pieces: Any = SimpleNamespace(report=SimpleNamespace(baselines={}), is_one_program=False)

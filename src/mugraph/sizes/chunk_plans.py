@@ -38,7 +38,7 @@ class Costs:
     compute their first slices alone have `parts`, by size: which part of their time so many of them take, from the least number
     on that they compute. Kernels that run their own size `alone` cover no other. What the function takes elsewhere follows from
     sizes at which it was timed (`between`): where that is one, as of a table that lists one, as much is taken to be needed below
-    it, and in proportion beyond it."""
+    it, and in proportion beyond it; of several the last two say how it grows."""
 
     kernels: Mapping[int, float]
     own: Mapping[int, float] = field(default_factory=dict)
@@ -114,19 +114,20 @@ _NEVER = float("inf")
 
 
 def between(known: Mapping[int, float], size: int) -> float:
-    """What is known at some sizes, linearly in between; below them as at the smallest, beyond them in proportion to the largest.
-    Infinite where nothing is known."""
+    """What is known at some sizes, linearly in between; below them as at the smallest. Beyond them it grows as between the last
+    two, no faster than in proportion to the largest: calls of few elements take as long as others of few. Infinite where nothing
+    is known."""
     if not known:
         return _NEVER
     if size in known:
         return known[size]
     sizes = sorted(known)
     place = bisect.bisect(sizes, size)
-    if place in (0, len(sizes)):
-        end = sizes[0] if place == 0 else sizes[-1]
-        return known[end] * max(size / end, 1)
-    low, high = sizes[place - 1], sizes[place]
-    return known[low] + (known[high] - known[low]) * (size - low) / (high - low)
+    if place == 0 or len(sizes) == 1:
+        return known[sizes[0]] * max(size / sizes[0], 1)
+    low, high = sizes[place - 1 :][:2] if place < len(sizes) else sizes[-2:]
+    line = known[low] + (known[high] - known[low]) * (size - low) / (high - low)
+    return line if size < high else min(max(line, known[high]), known[high] * size / high)
 
 
 def _seconds(plan: ChunkPlan) -> float:
