@@ -398,7 +398,7 @@ def test_what_can_be_won_is_not_known_in_a_space_or_under_masks() -> None:
 def test_an_input_that_algebra_needs_not_is_not_counted_as_read() -> None:
     """A plan that reads all inputs is as fast as that allows, and another one need not read the second."""
     program = Program()
-    x, y = program.input("x", (64, 4096)), program.input("y", (64, 4096))
+    x, y = program.input("x", (64, 2048)), program.input("y", (64, 2048))
     graph = finished(program, (x + y.sum(-1, keepdim=True)).softmax(-1))
     best, quick = (search(graph, CPU, budget=20, options=Options(least_gain=gain)) for gain in (0.0, 0.1))
     assert not best.report.settled
