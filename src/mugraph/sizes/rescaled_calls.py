@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from mugraph.frontend.calls.pytree import same_value
 from mugraph.frontend.operators.torch_casts import tensor_of
 from mugraph.frontend.rewriting.graph_passes import arguments_of_call
-from mugraph.sizes.pieced_functions import axes_between
+from mugraph.sizes.pieced_functions import axes_between, paired
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,9 @@ class RescaledCalls:
 
     def is_fixed(self, node: fx.Node) -> bool:
         """Whether a call has no arguments that depend on the size but tensors."""
-        pairs = zip(tree_flatten(node.args)[0], tree_flatten(self.others[node].args)[0], strict=True)
-        return all(isinstance(one, fx.Node) or same_value(one, other) for one, other in pairs)
+        other = self.others[node]
+        pairs = paired((node.args, node.kwargs), (other.args, other.kwargs))
+        return pairs is not None and all(isinstance(one, fx.Node) or same_value(one, other) for one, other in pairs)
 
     def is_single(self, node: fx.Node) -> bool:
         """Whether slices are single positions of a tensor, or none has its own part."""

@@ -29,14 +29,13 @@ from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import layers_of
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.plan import Plan, within_memory
+from mugraph.sizes.pieced_functions import LEAST
 from mugraph.sizes.rescaled_calls import RescaledCalls
 from mugraph.sizes.sliced_kernels import SlicedKernels, first_slices, sliced_kernels
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
 from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.targets.machine import Machine, machine_for
 
-_OF_SYMBOLS = 2
-"""The fewest slices that PyTorch's calls are made for: with one they may be others."""
 _WITHOUT = "its kernels do not compute first slices alone"
 
 Runs = Sequence[Callable[..., Any]]
@@ -121,7 +120,7 @@ def sliced_pieces(
     number, place = next((number, dim) for number, dim in enumerate(inputs) if dim is not None)
     machine = next((plan.results[piece].executable.machine for piece in partition.pieces), machine_for("cpu"))
     by_kernels = len(runs) == len(partition.pieces) and not partition.left
-    least, capacity = 1 if by_kernels else _OF_SYMBOLS, example[number].shape[place]
+    least, capacity = 1 if by_kernels else LEAST, example[number].shape[place]
     if capacity <= least:
         return None
     made = SlicedPieces([*runs.values()], inputs, least, capacity, machine, graph.forward)
