@@ -7,6 +7,8 @@
 
 Protocol: one process for a case, in which every contestant holds the same weights and is called in bursts of 25, in random order,
 with a pause of 50 ms between bursts, since pools of threads that spin disturb the next; the median of the bursts' medians counts.
+Threads wait for their next work as libraries have it when nobody says otherwise (`--wait default`: awake for some milliseconds),
+or asleep (`--wait passive`: `OMP_WAIT_POLICY=passive` and ONNX Runtime without spinning), as suits machines that are shared.
 Outputs are compared with float64. OpenVINO and ONNX Runtime take part where they are installed (`pip install openvino onnxruntime
 onnx`); bf16 is OpenVINO's precision hint, with inputs and outputs in fp32. Printed last are geometric means of the six and of
 others, the cells that are lost and those without a time of ours. Records go to `benchmarks/results/cpu-rivals.json`, and are made
@@ -32,8 +34,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 import torch
 from torch import nn
 
@@ -51,11 +51,13 @@ GIVEN = {"x", "h", "q", "k", "v"}
 BATCHES = {"gqa": (1, 8), "qknorm": (1, 8), "ntrans": (8, 64, 512)}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OURS = "mugraph"
+POLICY = "OMP_WAIT_POLICY"
+WAITS = ("default", "passive")
 LOST = 0.97
 """A ratio of the best rival's time to ours under which a case is lost."""
 LIMIT = 1800.0
 """Seconds that a case may take beside ten times its budget."""
-NAMED = ("case", "dtype", "batch", "threads")
+NAMED = ("case", "dtype", "batch", "threads", "wait")
 """What a case is called by in the table."""
 
 
@@ -287,7 +289,7 @@ def onnx_runtime(case: Case, threads: int, budget: float) -> Call:
         torch.onnx.export(case.module, case.inputs, str(file), dynamo=False)
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(os.environ.get(POLICY) != "passive")))
         session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     feeds = {each.name: given.numpy() for each, given in zip(session.get_inputs(), case.inputs, strict=True)}
     return lambda: [torch.from_numpy(output) for output in session.run(None, feeds)]
@@ -336,9 +338,12 @@ def _made(title: str, name: str, batch: int, dtype: str, threads: int, budget: f
     return CONTESTANTS[title](case_of(name, batch, dtype), threads, budget)
 
 
-def made(*, case: str, batch: int, dtype: str, threads: int, budget: float, device: str) -> Record:
+def made(*, case: str, batch: int, dtype: str, threads: int, wait: str, budget: float, device: str) -> Record:
     """The record of a case, by a process of its own, on this device."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.pop(POLICY, None)
+    if wait == "passive":
+        os.environ[POLICY] = wait
     words = [__file__, "--one", case, str(batch), dtype, str(threads), "--budget", str(budget)]
     return answer_of(words, LIMIT + 10 * budget)
 
@@ -393,10 +398,11 @@ def cases(options: argparse.Namespace) -> Iterator[Record]:
     """Each case with each of its batches, or of those asked for."""
     every = [*WORKLOADS, *PROGRAMS] if options.all else list(PROGRAMS if options.programs else WORKLOADS)
     device = device_for("cpu").name
-    for threads, name in itertools.product(options.threads, options.names or every):
+    for wait, threads, name in itertools.product(options.wait, options.threads, options.names or every):
         known = PROGRAMS[name][2] if name in PROGRAMS else BATCHES.get(name, (1, 8, 64, 512))
         for batch, dtype in itertools.product(options.batches or known, options.dtypes):
-            yield {"case": name, "batch": batch, "dtype": dtype, "threads": threads, "budget": options.budget, "device": device}
+            case = {"case": name, "batch": batch, "dtype": dtype, "threads": threads, "wait": wait}
+            yield case | {"budget": options.budget, "device": device}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -408,6 +414,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", nargs="+", type=int)
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=list(DTYPES))
     parser.add_argument("--threads", nargs="+", type=int, default=[available_cores()])
+    parser.add_argument("--wait", nargs="+", default=["default"], choices=WAITS, help="how threads wait for work")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of each search")
     parser.add_argument("--record", type=Path, default=RESULT, help="a file of JSON that records are kept in")
     parser.add_argument("--one", nargs=4, metavar=("CASE", "BATCH", "DTYPE", "THREADS"), help=argparse.SUPPRESS)
