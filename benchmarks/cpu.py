@@ -338,14 +338,16 @@ def _made(title: str, name: str, batch: int, dtype: str, threads: int, budget: f
     return CONTESTANTS[title](case_of(name, batch, dtype), threads, budget)
 
 
+def waiting(wait: str, threads: int) -> dict[str, str]:
+    """The environment of a process whose threads, so many, wait for work like this."""
+    kept = {name: value for name, value in os.environ.items() if name != POLICY}
+    return kept | {"OMP_NUM_THREADS": str(threads)} | ({POLICY: wait} if wait == "passive" else {})
+
+
 def made(*, case: str, batch: int, dtype: str, threads: int, wait: str, budget: float, device: str) -> Record:
     """The record of a case, by a process of its own, on this device."""
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ.pop(POLICY, None)
-    if wait == "passive":
-        os.environ[POLICY] = wait
     words = [__file__, "--one", case, str(batch), dtype, str(threads), "--budget", str(budget)]
-    return answer_of(words, LIMIT + 10 * budget)
+    return answer_of(words, LIMIT + 10 * budget, waiting(wait, threads))
 
 
 # what is said of them -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
@@ -88,13 +88,14 @@ def records(
     return [found[key] for key in wanted]
 
 
-def answer_of(words: Sequence[str], limit: float) -> Record:
+def answer_of(words: Sequence[str], limit: float, environment: Mapping[str, str] | None = None) -> Record:
     """The JSON object that a Python program, with its arguments, prints last; it ends with all that it started.
 
     Without one, a record with an `outcome` ("no answer" after `limit` seconds, "failed") and why.
     """
     command = [sys.executable, *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True) as process:
         try:
             said, complaints = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:

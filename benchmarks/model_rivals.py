@@ -22,14 +22,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +47,7 @@ GROWTH = 25
 """Calls after which a cache that grows by itself is what it was."""
 LIMIT = 3600.0
 """Seconds that a case may take beside ten times its budget."""
-NAMED = ("model", "phase", "size", "dtype", "threads", "layers")
+NAMED = ("model", "phase", "size", "dtype", "threads", "wait", "layers")
 """What a case is called by in the table."""
 
 
@@ -153,7 +150,8 @@ def measured(case: Record) -> Record:
 
 def made(**case: Any) -> Record:
     """The record of a case, by a process of its own."""
-    return answer_of([__file__, "--one", json.dumps(case)], LIMIT + 10 * case["budget"])
+    environment = cpu.waiting(case["wait"], case["threads"])
+    return answer_of([__file__, "--one", json.dumps(case)], LIMIT + 10 * case["budget"], environment)
 
 
 # what is said of them -----------------------------------------------------------------------------------------------------
@@ -201,6 +199,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", nargs="+", type=int, help="tokens with which a step is done")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--threads", nargs="+", type=int, default=[available_cores()])
+    parser.add_argument("--wait", nargs="+", default=["default"], choices=cpu.WAITS, help="how threads wait for work")
     parser.add_argument("--layers", type=int, help="the first layers alone")
     parser.add_argument("--scale", type=int, default=1, help="what widths and vocabularies are divided by")
     parser.add_argument("--contestants", nargs="+", choices=cpu.CONTESTANTS, default=list(cpu.CONTESTANTS))
@@ -219,11 +218,13 @@ def main(words: Sequence[str] | None = None) -> None:
 def cases(options: argparse.Namespace) -> Iterator[Record]:
     """What is asked for, as far as models have it."""
     names = options.models or MODELS
-    for threads, name, phase, dtype in itertools.product(options.threads, names, options.phases, options.dtypes):
+    every = (options.wait, options.threads, names, options.phases, options.dtypes)
+    for wait, threads, name, phase, dtype in itertools.product(*every):
         family = MODELS[name]
         for size in (options.sizes or SIZES[phase]) if phase in family.phases else ():
             step = Step(name, phase, size, dtype, min(options.layers or family.layers, family.layers), options.scale)
-            yield {**asdict(step), "threads": threads, "budget": options.budget, "contestants": options.contestants}
+            how = {"threads": threads, "wait": wait, "budget": options.budget}
+            yield {**asdict(step), **how, "contestants": options.contestants}
 
 
 if __name__ == "__main__":

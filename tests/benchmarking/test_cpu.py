@@ -42,14 +42,14 @@ def test_a_grid_goes_on_where_it_stopped(
     cpu.main(words)
     assert made[2:] == [("softmax-32k", 1), ("softmax-32k", 8)]
     said = capsys.readouterr().out
-    assert "2 lost:\n| softmax-32k | fp32 | 1 | 1 |" in said
+    assert "2 lost:\n| softmax-32k | fp32 | 1 | 1 | default |" in said
     summary = json.loads((tmp_path / "record.json").read_text())["summary"]
     assert summary["workloads"] == pytest.approx({"cases": 2, "geometric_mean": 2.0, "least": 2.0, "lost": 0})
     assert summary["other programs"] == pytest.approx({"cases": 2, "geometric_mean": 0.5, "least": 0.5, "lost": 2})
 
 
 def test_cells_without_times_of_ours_are_named() -> None:
-    name = {"case": "rmsnorm", "dtype": "bf16", "batch": 8, "threads": 1}
+    name = {"case": "rmsnorm", "dtype": "bf16", "batch": 8, "threads": 1, "wait": "default"}
     refused = {**name, **timed(1.0, 1.0), "seconds": {"eager": 1.0}, "missing": {"mugraph": "ValueError: no kernels"}}
     ended = {**name, "outcome": "no answer", "why": "after 9 seconds"}
     said = cpu.table([{**name, **timed(1.0, 0.97)}, refused, ended])
@@ -57,6 +57,12 @@ def test_cells_without_times_of_ours_are_named() -> None:
     assert said.endswith(f"2 not measured:\n{cpu.line(refused)}\n{cpu.line(ended)}")
     assert "ValueError: no kernels" in said
     assert "after 9 seconds" in said
+
+
+def test_threads_wait_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert {"OMP_WAIT_POLICY", "OMP_NUM_THREADS"} & cpu.waiting("default", 2).keys() == {"OMP_NUM_THREADS"}
+    assert cpu.waiting("passive", 3).items() >= {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "3"}.items()
 
 
 def test_every_case_can_be_called() -> None:

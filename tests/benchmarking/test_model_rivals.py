@@ -115,14 +115,14 @@ def test_cases_are_measured_recorded_and_not_made_again(
     monkeypatch.setattr(model_rivals, "made", lambda **_: pytest.fail("made again"))
     capsys.readouterr()
     model_rivals.main(words)
-    assert "| ngpt-0.5b | decode | 16 | fp32 | 1 | 1 |" in capsys.readouterr().out
+    assert "| ngpt-0.5b | decode | 16 | fp32 | 1 | default | 1 |" in capsys.readouterr().out
 
 
 def test_lost_cases_are_listed() -> None:
-    named = {"model": "llama-1b", "phase": "prefill", "size": 128, "dtype": "fp32", "threads": 1, "layers": 2}
+    named = {"model": "llama-1b", "phase": "prefill", "size": 128, "dtype": "fp32", "threads": 1, "wait": "default", "layers": 2}
     won, lost = ({**named, "seconds": {"mugraph": 1.0, "eager": rival}} for rival in (2.0, 0.5))
     *_, heading, last = model_rivals.table([won, lost]).splitlines()
     assert heading == "1 lost:"
     assert last == model_rivals.line(lost)
-    assert last.split(" | ")[6:8] == ["128", "256"]
+    assert last.split(" | ")[7:9] == ["128", "256"]
     assert model_rivals.summary([won, lost])["prefill fp32"]["geometric_mean"] == pytest.approx(1.0)
