@@ -86,6 +86,11 @@ def another_number(document: Any) -> None:
     call["args"] += [None, 0.5]
 
 
+def without_fitting_operands(document: Any) -> None:
+    call = next(call for call in document["calls"] if call.get("calls") == "aten.logcumsumexp.default")
+    call["args"][1] = 7
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -102,14 +107,18 @@ def another_number(document: Any) -> None:
         (lambda document: document["inputs"][0].update(dtype="save"), "malformed"),
         (lambda document: document["calls"][0]["args"].append({"dtype": "save"}), "malformed"),
         (lambda document: document["calls"][0]["args"].append({"eval": "1"}), "malformed"),
+        (without_fitting_operands, r"malformed .*calls aten\.logcumsumexp\.default with what does not fit: .*\); optimize"),
         (lambda document: document["pieces"][0].update(program=7), "mugraph.json|7"),
         (another_number, "not what its calls of PyTorch compute"),
         (first_piece_without_its_last_call, "not what its calls|malformed|"),
     ],
 )
-def test_what_names_something_else_is_refused(change: Callable[[Any], None], words: str, saved: Path, tmp_path: Path) -> None:
+def test_what_names_something_else_is_refused(
+    change: Callable[[Any], None], words: str, saved: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(InvalidInput, match=words):
         mugraph.load(changed(saved, tmp_path, change))
+    assert capfd.readouterr() == ("", "")
 
 
 def test_changed_files_are_refused(saved: Path, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+E = TypeVar("E", bound=BaseException)
 _OURS = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -45,9 +46,18 @@ def line_of_error(error: BaseException) -> str:
     return _innermost([(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)])
 
 
+def from_users_code(error: E) -> E:
+    """The error, shown from where it came through the user's code, if it did, and not from PyTorch's tracer on."""
+    trace = error.__traceback__
+    while trace is not None and not _is_users(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
+
+
 def _innermost(frames: list[tuple[str, int]]) -> str:
-    for file, line in reversed(frames):
-        parents = Path(file).parents
-        if _OURS not in parents and _TORCH not in parents and not file.startswith("<"):
-            return f"{Path(file).name}:{line}"
-    return ""
+    return next((f"{Path(file).name}:{line}" for file, line in reversed(frames) if _is_users(file)), "")
+
+
+def _is_users(file: str) -> bool:
+    parents = Path(file).parents
+    return _OURS not in parents and _TORCH not in parents and not file.startswith("<")

@@ -25,6 +25,7 @@ from mugraph.frontend.operators.torch_casts import note_roundings
 from mugraph.frontend.partitioning.channels_last import with_images
 from mugraph.frontend.partitioning.library import convolutions, is_constant, linear_layers, mark_constant
 from mugraph.frontend.partitioning.partition import Left, Partition, Piece, piece_of
+from mugraph.frontend.recording.quiet import quietly
 from mugraph.frontend.recording.recorded_graph import RecordedGraph, TensorsInOrder
 from mugraph.frontend.rewriting.permuted_blocks import arranged
 from mugraph.frontend.source_lines import line_of_node, with_line
@@ -90,7 +91,7 @@ def _call_to_json(module: fx.GraphModule, node: fx.Node) -> dict[str, Any]:
     if node.op == "get_attr":
         tensor = getattr(module, str(node.target))
         return {"name": node.name, "matrix": tensor.tolist(), **_tensor_to_json(tensor)}
-    name = next((name for name, target in _OTHERS.items() if target is node.target), str(node.target))
+    name = _name_of_call(node)
     if name not in _OTHERS:
         _operator(name)
     return {
@@ -172,11 +173,11 @@ def cut_from_json(
     """The graph that `cut_to_json` wrote, called with its tensors in order, but for its constants, and how it is cut.
 
     Raises UnsupportedOperator or InvalidInput for an operator that is none of ATen's, or a piece that is no program; KeyError,
-    TypeError, ValueError, AttributeError or RuntimeError for what is no such document.
+    TypeError, ValueError, AttributeError, IndexError or RuntimeError for what is no such document.
     """
     graph, nodes, matrices = fx.Graph(), dict[str, fx.Node](), dict[str, torch.Tensor]()
     device = str(document["device"])
-    with torch.no_grad(), FakeTensorMode() as mode:
+    with quietly(), torch.no_grad(), FakeTensorMode() as mode:
         for item in document["inputs"]:
             nodes[item["node"]] = node = graph.placeholder(item["node"])
             if item.get("constant", True):
@@ -190,8 +191,7 @@ def cut_from_json(
                 node.meta["val"] = mode.from_tensor(matrices[item["name"]])
                 continue
             nodes[item["name"]] = node = _called(graph, item, nodes, document["lines"].get(item["name"], ""))
-            arguments, options = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
-            node.meta["val"] = node.target(*arguments, **options)  # type: ignore[operator]
+            node.meta["val"] = _result(node)
     graph.output(tuple(nodes[each] for each in document["outputs"]))
     note_roundings(graph)
     pieces = [_piece(item, nodes) for item in document["pieces"]]
@@ -230,6 +230,20 @@ def _called(graph: fx.Graph, item: Mapping[str, Any], nodes: Mapping[str, fx.Nod
         args[-1] = tuple(tuple(block) for block in args[-1])
     node = graph.create_node("call_function", target, tuple(args), kwargs, name=item["name"])
     return with_line(node, line)
+
+
+def _result(node: fx.Node) -> Any:
+    """What a call gives, without data; raises ValueError, which names the operator, for operands that do not fit it."""
+    arguments, options = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+    try:
+        return node.target(*arguments, **options)  # type: ignore[operator]
+    except Exception as error:  # PyTorch asserts, divides and looks up with what it is given
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{node.name} calls {_name_of_call(node)} with what does not fit: {reason}") from None
+
+
+def _name_of_call(node: fx.Node) -> str:
+    return next((name for name, target in _OTHERS.items() if target is node.target), str(node.target))
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -135,7 +135,7 @@ class SavedPieces:
             programs = tuple(folder / _PROGRAMS / str(number) for number in range(max(numbers, default=-1) + 1))
             report, layout = Report.from_json(record["report"]), Layout(document["layout"])
             return cls(manifest, report, document, recorded, partition, numbers, programs, layout)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             why = f"{folder / _TORCH} or {_REPORT} is malformed ({type(error).__name__}: {error}); optimize and save again"
             raise InvalidInput(why) from None
 

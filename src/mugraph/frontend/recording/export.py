@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
-import logging
 import operator
 import re
 import sys
 import threading
 import traceback
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -35,12 +32,10 @@ from mugraph.frontend.recording.compiler_questions import heard
 from mugraph.frontend.recording.composites import fewer_overrides, has_operators_of_others
 from mugraph.frontend.recording.decompositions import DECOMPOSITIONS
 from mugraph.frontend.recording.kept_tensors import Held, Made
+from mugraph.frontend.recording.quiet import quietly
 from mugraph.frontend.rewriting.flex_attention import OPERATOR, attention, failed_to_reach_it, reaching_the_operator, written_out
-from mugraph.frontend.source_lines import line_of_error, with_recorded_lines
+from mugraph.frontend.source_lines import from_users_code, line_of_error, with_recorded_lines
 
-_NOISY_LOGGERS = ("torch._guards", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
-_ONE_AT_A_TIME = threading.RLock()
-"""torch.export changes the state of the process while it runs, as silencing it does: threads take turns."""
 _QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
 _SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
 """Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
@@ -199,7 +194,7 @@ class Recording:
 def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Sequence[torch.Tensor]) -> Recording:
     """Record `fn` on tensors like `examples`, those among its arguments; every argument is a tensor of its own, and so is what
     the function captures. Raises the error that says what of it cannot be a program."""
-    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), reaching_the_operator():
+    with quietly(), torch.no_grad(), reaching_the_operator():
         try:
             held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
 
@@ -260,7 +255,7 @@ def recorded_at_all_sizes(
     """
     positional = tuple(dims.get(number) for number in range(len(args)))
     named = {name: dims.get(name) for name in kwargs}
-    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), _spelled_attention():
+    with quietly(), torch.no_grad(), _spelled_attention():
         stand_ins = tree_map_only(torch.Tensor, _stand_in, (tuple(args), dict(kwargs)))
         capture = torch._dynamo.export(
             _Called(fn),
@@ -331,7 +326,7 @@ class _Called(torch.nn.Module):
 
 def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
     listening = heard() if has_operators_of_others(program.graph) else contextlib.nullcontext()
-    with _ONE_AT_A_TIME, torch.no_grad(), _quiet(), _transforms_left(), fewer_overrides(program.graph), listening:
+    with quietly(), torch.no_grad(), _transforms_left(), fewer_overrides(program.graph), listening:
         decomposed: ExportedProgram = program.run_decompositions(dict(table))
         if any(spec.kind is OutputKind.TOKEN for spec in decomposed.graph_signature.output_specs):
             without = {op: table[op] for op in table if not op.name().startswith(_CHECKED)}
@@ -375,8 +370,8 @@ def _refuse(name: str, error: Exception | SystemExit) -> NoReturn:
     text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     known = _known_refusal(where, text, error)
     if known is not None:
-        raise known from known.__cause__  # of an error of ours that the function raised; others have none
-    raise InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}{_hint(error)}") from error
+        raise known.with_traceback(None) from known.__cause__  # of an error of ours that was raised inside; others have none
+    raise InvalidInput(f"{where} cannot be traced: {type(error).__name__}: {text}{_hint(error)}") from from_users_code(error)
 
 
 def _known_refusal(where: str, text: str, error: BaseException) -> MugraphError | None:
@@ -444,20 +439,3 @@ def _leave_forward_mode() -> None:
     except RuntimeError:  # there is one: they do not nest
         level = 0
     torch._C._exit_dual_level(level=level)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what torch.export logs, warns and prints about functions that are refused in one line anyway."""
-    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        silence = io.StringIO()
-        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
