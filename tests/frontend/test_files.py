@@ -38,12 +38,15 @@ def test_a_function_and_its_inputs(write: Write) -> None:
 def test_inputs_by_name(write: Write) -> None:
     file = write(
         "def example_inputs():\n    return {'y': 3, 'x': 2}\ndef power(x, z=1, y=0):\n    return x**y + z\n"
-        "def named(x, *, y):\n    return x**y\nclass Module:\n"
+        "def scaled(x, y, z=1):\n    return x**y * z\ndef named(x, *, y):\n    return x**y\nclass Module:\n"
         "    def __call__(self, *args):\n        return self.forward(*args)\n"
         "    def forward(self, x, y):\n        return x**y\nmodule = Module()\n"
     )
     assert load_function(f"{file}:power").example_inputs() == (2, 1, 3)
     assert load_function(f"{file}:module").example_inputs() == (2, 3)
+    assert load_function(f"{file}:scaled").example_inputs() == (2, 3), (
+        "what another function of the file has by default is not given"
+    )
     with pytest.raises(InvalidInput, match="gives 2 arguments, of which named takes y by name alone; wrap it in a function"):
         load_function(f"{file}:named").example_inputs()
 

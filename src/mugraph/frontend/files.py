@@ -10,6 +10,7 @@ import inspect
 import itertools
 import sys
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -67,12 +68,19 @@ class FileFunction:
             remedy = "put functions of different arguments into different files"
             raise InvalidInput(f"{what}, {self.name} takes {signature}: {error}; {remedy}") from None
         if named:
-            bound.apply_defaults()
+            bound = _with_defaults_between(bound)
         if bound.kwargs:
             raise InvalidInput(
                 f"{what}, of which {self.name} takes {', '.join(bound.kwargs)} by name alone; wrap it in a function"
             )
         return bound.args
+
+
+def _with_defaults_between(bound: inspect.BoundArguments) -> inspect.BoundArguments:
+    """The arguments and those before one of them that are not given; a call may leave out what comes behind all."""
+    last = list(bound.signature.parameters).index(list(bound.arguments)[-1]) + 1
+    bound.apply_defaults()
+    return inspect.BoundArguments(bound.signature, OrderedDict(itertools.islice(bound.arguments.items(), last)))
 
 
 def is_file_function(text: str) -> bool:
