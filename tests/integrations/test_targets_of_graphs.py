@@ -14,7 +14,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mugraph
-from mugraph.errors import InvalidInput, TargetUnavailable
+from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable
 from mugraph.host.arrays import torch_arrays
 from mugraph.integrations import torch_compile
 from mugraph.ir import DType, Level
@@ -129,3 +129,12 @@ def test_torch_runs_graphs_of_devices_without_a_target(caplog: pytest.LogCapture
     assert "no target runs on meta" in caplog.text
     with pytest.raises(TargetUnavailable, match="no target runs on meta"):
         torch_compile.backend(module, [x], options={"strict": True})
+
+
+def test_a_graph_elsewhere_than_the_named_target_is_warned_of() -> None:
+    with pytest.warns(
+        LeftToPyTorch, match=r"for cuda:sm_90 read tensors on cuda, and those of a graph lie on cpu, where PyTorch"
+    ):
+        run = torch_compile.backend(doubled(), [torch.empty(3)], options={"target": "cuda:sm_90"})
+    (y,) = run(torch.ones(3))
+    assert y.tolist() == [2.0, 2.0, 2.0]

@@ -27,7 +27,7 @@ from torch._guards import TracingContext
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from mugraph.devices.targets import target_row
-from mugraph.errors import InvalidInput, TargetUnavailable
+from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable
 from mugraph.frontend.calls.in_place import changes_written, with_changes_returned
 from mugraph.frontend.operators.torch_casts import draws_random_numbers
 from mugraph.frontend.partitioning.library import mark_constant
@@ -42,6 +42,7 @@ from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph, is_comp
 from mugraph.pieces.piece_optimizer import PieceOptions
 from mugraph.pieces.plan import OwnKernels, Plan
 from mugraph.support.garbage import old_objects_frozen
+from mugraph.support.user_warnings import warn_user
 from mugraph.targets.gpu import target_of
 from mugraph.targets.machine import machine_for
 
@@ -74,6 +75,7 @@ def backend(
             raise
         _log.warning("torch runs a graph: %s", reason)
         return module.forward
+    _warn_of_others(chosen.target, example_inputs)
     graph = _captured(module, example_inputs)
     if graph is not None:
         _mark_constants(graph, [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)])
@@ -107,6 +109,19 @@ def _target_of(example_inputs: Sequence[Any]) -> str:
     target = target_of(given for given in example_inputs if isinstance(given, torch.Tensor))
     machine_for(target)
     return target
+
+
+def _warn_of_others(target: str, example_inputs: Sequence[Any]) -> None:
+    """Warn (LeftToPyTorch) where all tensors of a graph lie elsewhere than kernels for a target read them."""
+    kinds = {given.device.type for given in example_inputs if isinstance(given, torch.Tensor)}
+    wanted = target_row(target).tensors
+    if kinds and wanted not in kinds:
+        remedy = "move them, or leave option target out; mugraph.superoptimize searches for a GPU that is elsewhere"
+        where = " and ".join(sorted(kinds))
+        text = (
+            f"kernels for {target} read tensors on {wanted}, and those of a graph lie on {where}, where PyTorch runs it: {remedy}"
+        )
+        warn_user(text, LeftToPyTorch)
 
 
 def _captured(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule | None:
