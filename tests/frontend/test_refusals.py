@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from .agreement import assert_agrees
 
 X = torch.randn(3, 4)
 WEIGHT = torch.randn(4, 4)
+KEPT: list[torch.Tensor] = []
 
 
 def refusal(fn: Any, inputs: Any) -> MugraphError:
@@ -141,6 +143,7 @@ def test_inputs(inputs: Any, words: str) -> None:
 
 def test_things_that_cannot_be_called() -> None:
     assert "not a function or module" in str(refusal(3, X))
+    assert "Slow is a class; give an instance of it" in str(refusal(Slow, X))
 
 
 def test_nothing_but_the_refusal_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
@@ -326,9 +329,15 @@ def test_a_transform_that_is_broken_off_is_left() -> None:
     assert torch.equal(torch.func.jvp(lambda x: x * 2, (X,), (X,))[1], X * 2)
 
 
-@pytest.mark.parametrize("fn", [branching, mismatched, adding_in_place, cumulative])
+def keeping(x: torch.Tensor) -> torch.Tensor:
+    KEPT.append(x * 2)
+    return x
+
+
+@pytest.mark.parametrize("fn", [branching, mismatched, adding_in_place, cumulative, keeping])
 def test_a_refusal_that_says_all_shows_nothing_of_pytorchs_tracer(fn: Callable[..., Any]) -> None:
     shown = "".join(traceback.format_exception(refusal(fn, (X,))))
+    assert str(Path(torch.__file__).parent) not in shown
     assert "The above exception" not in shown
     assert "During handling" not in shown
 
@@ -341,6 +350,7 @@ def test_what_nothing_is_known_of_is_shown_below_its_line() -> None:
     assert isinstance(refused, InvalidInput)
     assert isinstance(refused.__cause__, KeyError)
     assert "thread" not in str(refused)
+    assert str(Path(torch.__file__).parent) not in "".join(traceback.format_exception(refused))
 
 
 def test_what_an_error_of_ours_came_of_is_still_shown() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from mugraph import Program
 from mugraph.devices import device_for
+from mugraph.errors import InvalidInput
 from mugraph.ir import DType, Graph
 from mugraph.search import SearchResult, SearchSpace, search
 from mugraph.search.closure.tiers import Tier
@@ -120,3 +121,9 @@ def test_kept_results_are_of_the_masks_they_were_found_for() -> None:
     keys = [settings.key(problem, EVERYTHING, hidden) for hidden in ({}, {"mask": causal()}, {"mask": ~causal()})]
     assert all(keys[i] != keys[j] for i in range(3) for j in range(i))
     assert settings.key(problem, EVERYTHING, {"mask": causal()}) == keys[1]
+
+
+def test_an_input_without_values_is_refused_by_name() -> None:
+    inputs = [torch.randn(node.output.shape) for node in masked_attention().inputs()]
+    with pytest.raises(InvalidInput, match="argument k is on meta and has no numbers"):
+        hidden_elements(masked_attention(), [inputs[0], inputs[1].to("meta"), *inputs[2:]])

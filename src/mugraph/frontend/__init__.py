@@ -18,6 +18,7 @@ Beside them stands which function is meant: `files`, `workloads`, `workload_func
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ def record(fn: Callable[..., Any], example_inputs: torch.Tensor | Sequence[Any] 
 
     if not callable(fn):
         raise InvalidInput(f"{fn!r} is not a function or module; give something that can be called on tensors")
+    if inspect.isclass(fn):
+        raise InvalidInput(f"{fn.__name__} is a class; give an instance of it, as {fn.__name__}(...), or a function")
     if isinstance(example_inputs, torch.Tensor):
         return recorded_call(fn, (example_inputs,), {})
     if isinstance(example_inputs, Mapping):

@@ -36,9 +36,16 @@ def traceable(program: Graph, inputs: Sequence[Any]) -> list[Any]:
 
 
 def hidden_elements(program: Graph, inputs: Sequence[Any]) -> dict[str, Array]:
-    """Where inputs of two dimensions or more are -inf, as masks are, by name: booleans of their shapes; others are left out."""
+    """Where inputs of two dimensions or more are -inf, as masks are, by name: booleans of their shapes; others are left out.
+
+    Raises InvalidInput for an input without values.
+    """
     found: dict[str, Array] = {}
     for name, node, array in zip(program.input_names, program.inputs(), inputs, strict=True):
+        if getattr(array, "is_meta", False):
+            raise InvalidInput(
+                f"argument {name} is on meta and has no numbers, of which kernels are timed; give a tensor on the CPU"
+            )
         if node.output.dtype.is_floating and len(node.output.shape) > 1 and not array.min() > -np.inf:  # NaN or -inf
             hidden = np.asarray(array == -np.inf)
             if hidden.any():

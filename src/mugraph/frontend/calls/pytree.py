@@ -35,6 +35,8 @@ _VALUES = (
 )
 """Kinds of results that are no tensors and hold none: they were traced, and are given again."""
 _TENSOR = "a tensor of the function"
+_LONGEST = 80
+"""Characters of a value that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,14 @@ def same_value(first: object, second: object) -> bool:
         return False
 
 
+def shown(value: object) -> str:
+    """A value in a few words on one line: of tensors and arrays their kind, and of others the beginning where they are long."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return f"a {type(value).__name__} of {value.dtype} {list(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 @dataclass(frozen=True, slots=True)
 class ArgumentLeaf:
     """One place in the arguments: a tensor of fixed shape and dtype, or a value that was traced as a constant."""
@@ -150,7 +160,8 @@ class ArgumentLeaf:
         """`value` without its gradient; raises ShapeMismatch or InvalidInput when the program was traced with another kind."""
         if not self.is_tensor:
             if not same_value(value, self.constant):
-                raise InvalidInput(f"argument {self.name} was {self.constant!r} when optimized, not {value!r}; optimize again")
+                was, now = shown(self.constant), shown(value)
+                raise InvalidInput(f"argument {self.name} was {was} when optimized, not {now}; optimize again")
             return value
         if not isinstance(value, torch.Tensor):
             raise InvalidInput(f"argument {self.name} must be a torch tensor, not {type(value).__name__}")
@@ -210,8 +221,14 @@ class Arguments:
         values, structure = tree_flatten(_in_order(self._opened(arguments), self.structure))
         if structure != self.structure:
             names = ", ".join(leaf.name for leaf in self.leaves)
-            raise InvalidInput(f"call with the same arguments as when optimized: {names}")
+            raise InvalidInput(f"{self._other_parts(structure)}call with the same arguments as when optimized: {names}")
         return values
+
+    def _other_parts(self, structure: TreeSpec) -> str:
+        """The beginning of a line that names the first argument of other parts than in the example call."""
+        pairs = zip(self.structure.context, self.structure.children(), structure.children(), strict=False)
+        name = next((name for name, ours, theirs in pairs if ours != theirs), None)
+        return "" if name is None else f"argument {name} consists of other parts now: "
 
     def _opened(self, arguments: dict[str, Any]) -> Any:
         """The arguments of a call with their objects opened, if any were in the example call."""
