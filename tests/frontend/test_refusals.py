@@ -353,6 +353,22 @@ def test_what_nothing_is_known_of_is_shown_below_its_line() -> None:
     assert str(Path(torch.__file__).parent) not in "".join(traceback.format_exception(refused))
 
 
+def of_numpy(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.exp(x.numpy()))
+
+
+def with_a_gradient(x: torch.Tensor) -> torch.Tensor:
+    point = x.detach().requires_grad_()
+    return torch.autograd.grad(point.exp().sum(), point)[0]
+
+
+@pytest.mark.parametrize(("fn", "why"), [(of_numpy, "no numbers for NumPy"), (with_a_gradient, "no gradients are recorded")])
+def test_what_pytorch_runs_and_cannot_record_names_the_way_that_does(fn: Callable[..., Any], why: str) -> None:
+    words = str(refusal(fn, (X,)))
+    assert why in words
+    assert words.endswith("use torch.compile(backend='mugraph')")
+
+
 def test_what_an_error_of_ours_came_of_is_still_shown() -> None:
     """As where the function optimizes another one, which PyTorch cannot trace."""
 

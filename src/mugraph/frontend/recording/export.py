@@ -47,6 +47,11 @@ _CHECKED = "aten::linalg_"
 _READ = frozenset({"", "_operator", "builtins", "math", "torch"})
 """Modules whose functions are called in the graphs that Dynamo makes of what it reads."""
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_NOT_RECORDED = {
+    ".numpy() is not supported for tensor subclasses": "tensors have no numbers for NumPy while they are traced",
+    "does not require grad and does not have a grad_fn": "no gradients are recorded while a function is traced",
+}
+"""By words of PyTorch's, why it cannot record what it can run."""
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
 
 
@@ -395,6 +400,8 @@ def _hint(error: BaseException) -> str:
     """What may be done about an error of PyTorch, as the end of its line; "" where nothing is known."""
     if _is_of_gradients(error):
         return "; not all transforms of torch.func can be recorded: use torch.compile(backend='mugraph')"
+    if reason := next((reason for words, reason in _NOT_RECORDED.items() if words in str(error)), ""):
+        return f"; {reason}: use torch.compile(backend='mugraph')"
     if _may_be_of_another_thread(error):
         cause = "if another thread calls the same module meanwhile, PyTorch's tracer takes its calls for the function's"
         return f"; {cause}: let nobody call it until it is recorded"
