@@ -3,17 +3,21 @@
     python benchmarks/any_size.py
     python benchmarks/any_size.py --high 256 --sizes 6 --only swiglu --budget 60
     python benchmarks/any_size.py --only table --budget 60
+    python benchmarks/any_size.py --only table --budget 15 --made-alone
 
 For each function a result for batches from 1 to `--high` is made, and called at random sizes that are none of its table; for
 attention over a growing cache one for 1 to 1,024 keys, called at 100, 300 and 700. `table` stands for the paper's six
 workloads at full size and three layers of a quarter of their width, whose largest batches are smaller where many keys are
 cached. At `--right` random sizes results are compared with float64. Of each size that is timed: seconds of the first call and of
-a repeated one, each after two calls at another size, so that both find the same in caches, and what the first takes in addition
-(`first_over_repeated`); and whole calls beside those of kernels for that size in turns: scheduled, compiled and proved for it
-(`DynamicSuperoptimized.at`), or where nothing is put together of slices searched and measured for it alone. A ratio above 1 says
-that the result for any size is the faster one. It must compile nothing in its first calls. `at` has no budget, and need not
-search structures of the table again: how long kernels for a size take to make is said for each, and in the median beside the
-seconds of the result for any size. Results go to `benchmarks/results/any-size.json`.
+repeated ones, each with arguments just written and after two calls at another size, so that all find the same in caches, what the
+first takes more than their median (`first_over_repeated`), and what a tenth of them do; and whole calls beside those of
+kernels for that size in turns: scheduled, compiled and proved for it (`DynamicSuperoptimized.at`), or where nothing is put
+together of slices searched and measured for it alone. A ratio above 1 says that the result for any size is the faster one. It
+must compile nothing in its first calls. `at` has no budget, and need not search structures of the table again: how long kernels
+for a size take to make is said for each, and in the median beside the seconds of the result for any size. What that takes to make
+is set beside what `superoptimize` takes for the largest size with the same budget, each in a process of its own that finds
+nothing in caches: seconds of search, proof and compilation (`parts`), of everything, and of processors, compilers included
+(`made`). Results go to `benchmarks/results/any-size.json`.
 """
 
 from __future__ import annotations
@@ -21,12 +25,15 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import multiprocessing
 import os
 import platform
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +50,7 @@ import mugraph
 from contestants import error, tensors
 from mugraph import Dim, DynamicSuperoptimized
 from mugraph.devices.host import available_cores
+from mugraph.frontend import load_tracer
 from mugraph.frontend.workloads import workload
 from mugraph.runtime.benchmarking import duel
 
@@ -99,6 +107,10 @@ class Case:
     """The largest size; that of batches where it is None."""
     sizes: Sequence[int] = ()
     """Those that are timed, instead of random ones."""
+
+    def anew(self, given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The arguments of a call with those of varying size just written to other memory, in which no core has read them."""
+        return tuple(each.clone() if number in self.places else each for number, each in enumerate(given))
 
     def exact(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the function returns for the same numbers in float64."""
@@ -171,6 +183,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, default=8, help="how many random sizes are timed (8)")
     parser.add_argument("--right", type=int, default=200, help="at how many random sizes results are compared with float64 (200)")
     parser.add_argument("--budget", type=float, default=None, help="seconds for each table (no limit)")
+    parser.add_argument("--made-alone", action="store_true", help="compare what results take to make, and call none")
     parser.add_argument("--only", choices=[*CASES, *TABLE, "table"], nargs="+", default=list(CASES))
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes")
     options = parser.parse_args()
@@ -183,8 +196,13 @@ def main() -> None:
         "functions": {},
     }
     for name in [*TABLE] if options.only == ["table"] else options.only:
-        case = CASES[name] if name in CASES else TABLE[name]()
-        record["functions"][name] = _of_function(name, case, options)
+        made = {kind: _in_a_process(_costs, name, kind, options.high, options.budget) for kind in ("static", "dynamic")}
+        ratios = {what: _ratio(made["dynamic"][what], made["static"][what]) for what in ("parts", "wall", "processor")}
+        record["functions"][name] = {"made": {**made, "ratios": ratios}}
+        print(f"{name}: " + "; ".join(_cost_text(kind, cost) for kind, cost in made.items()))
+        print("  the result for any size over that for the largest: " + ", ".join(f"{ratios[w]:.2f} ({w})" for w in ratios))
+        if not options.made_alone:
+            record["functions"][name] |= _of_function(name, _case(name), options)
         options.out.write_text(json.dumps(record, indent=1) + "\n")
     print(f"wrote {options.out}" + (", while other programs ran: times are noisy" if record["busy"] or _is_busy() else ""))
 
@@ -194,11 +212,61 @@ def _is_busy() -> bool:
     return os.getloadavg()[0] > 2 * available_cores()
 
 
+def _case(name: str) -> Case:
+    return CASES[name] if name in CASES else TABLE[name]()
+
+
+def _in_a_process(call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """What a call gives in a new process, which finds nothing in caches."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        return processes.submit(call, *arguments).result()
+
+
+def _costs(name: str, kind: str, high: int, budget: float | None) -> dict[str, Any]:
+    """What the result for any size takes to make, or that for the largest alone (`static`): seconds by stage, of the wall clock,
+    and of processors, of the C compiler's processes, too."""
+    case = _case(name)
+    high = case.high or high
+    load_tracer()
+    with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, {"MUGRAPH_CACHE_DIR": cache, "MUGRAPH_CACHE": "on"}):
+        started, processor = time.perf_counter(), _processor_seconds()
+        if kind == "static":
+            report = mugraph.superoptimize(case.fn, case.inputs(high), budget=budget).report
+            stages = {"search": report.seconds, "compile": report.compile_seconds, "verify": report.verify_seconds}
+            measured = report.measure_seconds
+        else:
+            times = _any_size(case, high, budget).times
+            stages, measured = {"search": times.search, "compile": times.compile, "verify": times.verify}, times.measure
+        wall, processor = time.perf_counter() - started, _processor_seconds() - processor
+    return {**stages, "parts": sum(stages.values()), "measure": measured, "wall": wall, "processor": processor}
+
+
+def _processor_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if other else float("inf")
+
+
+def _cost_text(kind: str, cost: Mapping[str, float]) -> str:
+    stages = ", ".join(f"{stage} {cost[stage]:.1f}" for stage in ("search", "compile", "verify", "measure"))
+    return f"{kind} in {cost['wall']:.1f} s ({stages}; {cost['processor']:.1f} s of processors)"
+
+
+def _any_size(case: Case, high: int, budget: float | None) -> DynamicSuperoptimized:
+    """The result for sizes from 1 on."""
+    dim = Dim("size", 1, high)
+    dynamic: dict[int | str, dict[int, Dim]] = {number: {place: dim} for number, place in case.places.items()}
+    return mugraph.superoptimize(case.fn, case.inputs(min(4, high)), budget=budget, dynamic=dynamic)
+
+
 def _of_function(name: str, case: Case, options: argparse.Namespace) -> dict[str, Any]:
     high: int = case.high or options.high
-    dim, started = Dim("size", 1, high), time.perf_counter()
-    dynamic: dict[int | str, dict[int, Dim]] = {number: {place: dim} for number, place in case.places.items()}
-    result = mugraph.superoptimize(case.fn, case.inputs(min(4, high)), budget=options.budget, dynamic=dynamic)
+    started = time.perf_counter()
+    result = _any_size(case, high, options.budget)
     seconds, draw = time.perf_counter() - started, random.Random(0)
     record: dict[str, Any] = {"high": high, "seconds": seconds, "claim": result.claim, **_made(result, high)}
     print(f"{name}: {result!r} in {seconds:.0f} s")
@@ -212,7 +280,7 @@ def _of_function(name: str, case: Case, options: argparse.Namespace) -> dict[str
         row["plan"] = [chunk.size for chunk in plan]
         print(
             f"  size {size:4}: first call {row['first_over_repeated'] * 1e6:5.0f} us over a repeated one of "
-            f"{row['repeated'] * 1e3:7.3f} ms, "
+            f"{row['repeated'] * 1e3:7.3f} ms (a tenth of these {row['tenth_over_repeated'] * 1e6:.0f} us), "
             f"{row['beside_special']:.2f} of special kernels ({row['special_seconds']:.1f} s to make), "
             f"{row['beside_function']:.2f} of the function; {'+'.join(map(str, row['plan'])) or 'the function'}"
         )
@@ -256,7 +324,7 @@ def _at(result: DynamicSuperoptimized, case: Case, size: int, between: tuple[tor
     given, fn = case.inputs(size), case.fn
     with torch.inference_mode():
         with mock.patch("mugraph.runtime.executable.Executable.__init__", side_effect=AssertionError("compiled")):
-            first, *others = (_seconds_after(result, between, given) for _ in range(1 + _REPEATED))
+            first, *others = (_seconds_after(result, between, case.anew(given)) for _ in range(1 + _REPEATED))
         started = time.perf_counter()
         alone = result.sliced is None
         special = mugraph.superoptimize(fn, given, budget=_SPECIAL_SECONDS) if alone else result.at(*given)
@@ -268,6 +336,7 @@ def _at(result: DynamicSuperoptimized, case: Case, size: int, between: tuple[tor
         "first": first,
         "repeated": repeated,
         "first_over_repeated": first - repeated,
+        "tenth_over_repeated": statistics.quantiles(others, n=10)[-1] - repeated,
         "special_seconds": made,
         "special_found": special.found,
         "beside_special": beside.speedup,

@@ -543,6 +543,22 @@ def test_constants_are_certain() -> None:
     np.testing.assert_array_equal(opt(np.zeros((2, 4), np.float32)), np.full((2, 4), 3, np.float32))
 
 
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_as_many_candidates_are_proved_as_are_asked_for(wanted: int) -> None:
+    program = mugraph.Program()
+    x = program.input("x", (16, 32))
+    program.output(x / x.square().sum(-1, keepdim=True).sqrt())
+    assert len(mugraph.superoptimize(program, cache="off", candidates=wanted).candidates) == wanted
+
+
+@pytest.mark.parametrize("wanted", [0, True, "all"])
+def test_what_is_no_number_of_candidates_is_refused(wanted: Any) -> None:
+    program = mugraph.Program()
+    program.output(program.input("x", (2, 4)).relu())
+    with pytest.raises(InvalidInput, match="prove at least one"):
+        mugraph.superoptimize(program, candidates=wanted)
+
+
 def test_programs_that_read_nothing_are_refused() -> None:
     program = mugraph.Program()
     program.output(program.constant(3))

@@ -70,6 +70,7 @@ class _Asked(TypedDict, total=False):
     baselines: bool
     pack: bool
     constants: Sequence[str]
+    candidates: int | None
 
 
 @overload
@@ -116,6 +117,7 @@ def superoptimize(
     baselines: bool = False,
     pack: bool = True,
     constants: Sequence[str] = (),
+    candidates: int | None = None,
 ) -> Superoptimized | DynamicSuperoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
 
@@ -134,6 +136,9 @@ def superoptimize(
     Where the verifier's theorem gives no bound, candidates are dropped; with `evidence="tested"` those are kept which agree in
     all tests, in float64 and in high precision, and the certificate says that no error is claimed. `seed` is that of all random
     tests: by default the operating system's, so that nobody can foresee it; the certificate records it.
+
+    `candidates` is how many muGraphs of a program as a whole are proved at most, the fastest ones: by default three, or without
+    `profile` one; for ranges of sizes one of each.
 
     `space` is the part of the search space that is wanted (`mugraph.SearchSpace`): what is found lies in it. Where nothing there
     is better than the original, the result runs that, as always.
@@ -183,6 +188,7 @@ def superoptimize(
             "baselines": baselines,
             "pack": pack,
             "constants": constants,
+            "candidates": candidates,
         }
         return _at_all_sizes(fn, example_inputs, dynamic, budget, {"target": target, **asked})
     deadline = Deadline(budget)
@@ -202,6 +208,7 @@ def superoptimize(
             baselines,
             pack,
             names_of(constants),
+            candidates,
         )
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
         deadline = reading(deadline, tell, fn)

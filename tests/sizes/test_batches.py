@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import mugraph
+from counted_calls import more_in_the_first
 from mugraph import Dim, DynamicSuperoptimized
 from mugraph.checker import Rejected
 from mugraph.checker.batch_ranges import check_batches
@@ -166,6 +167,13 @@ def test_what_is_read_back_runs_all_sizes(made: DynamicSuperoptimized, loaded: L
             assert_right(loaded, given(batch, keys), WEIGHT)
     with pytest.raises(InvalidInput, match="call with 5 tensors"):
         loaded(*given(2, 5))
+
+
+def test_a_first_call_of_what_is_read_back_does_what_a_later_one_does(folder: Path) -> None:
+    again = DynamicSuperoptimized.load(folder)
+    first, other = (*given(8, 61), WEIGHT), (*given(8, 60), WEIGHT)
+    more = more_in_the_first(lambda: again(*first), lambda: again(*other))
+    assert not {name for name in more if name.startswith(("sizes/chunk_plans.py", "sizes/batches.py:BatchCalls"))}, more
 
 
 def test_the_command_asks_whose_function_it_is(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,11 +12,14 @@ import torch
 
 import mugraph
 from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.results.data import Report
 from mugraph.sizes.batched_functions import batched_function
 from mugraph.sizes.dims import Declared, Dim, Dynamic
 from mugraph.sizes.masked_functions import masked_function
+from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.sizes.row_functions import row_function
 from mugraph.sizes.sliced_functions import sliced_function
+from mugraph.sizes.stage_times import StageTimes
 from mugraph.support.deadline import Deadline
 
 BATCH, KEYS = Dim("batch", 2, 9), Dim("keys", 2, 9)
@@ -85,3 +90,35 @@ def test_sizes_that_are_listed_by_hand_are_all_measured() -> None:
     sizes = [{"batch": size} for size in (2, 4, 9)]
     made = mugraph.superoptimize_dynamic(norm, torch.randn(3, 5), {0: {0: BATCH}}, table=sizes, budget=0.0)
     assert [*made.table] == [(2,), (4,), (9,)]
+
+
+@pytest.mark.parametrize("asked", [None, 2])
+def test_stages_of_all_sizes_are_added_up_and_one_mugraph_of_each_is_proved(asked: int | None) -> None:
+    reports, wanted = list[Report](), set[int | None]()
+
+    def noted(*args: Any, **settings: Any) -> mugraph.Superoptimized:
+        made: mugraph.Superoptimized = mugraph.superoptimize(*args, **settings)
+        reports.append(made.report)
+        wanted.add(settings["candidates"])
+        return made
+
+    settings = {"profile": False, "cache": "off", "candidates": asked}
+    made = superoptimized_for_sizes(noted, norm, ((torch.randn(3, 4),), {}), {0: {0: BATCH}}, None, None, settings)
+    assert wanted == {asked or 1}
+    assert len(reports) == len(made.table) > 1
+    assert made.times.search == pytest.approx(sum(report.seconds for report in reports))
+    assert made.times.measure >= sum(report.measure_seconds for report in reports)
+    for stage in ("compile", "verify"):  # first slices are compiled, and what the function is at all sizes is asked
+        assert getattr(made.times, stage) > sum(getattr(report, f"{stage}_seconds") for report in reports) > 0
+
+
+def test_what_was_made_before_took_no_time() -> None:
+    x = torch.randn(3, 4)
+    times = StageTimes()
+    report = replace(mugraph.superoptimize(norm, (x,), profile=False, cache="off").report, recalled=True)
+    times.counting(lambda *args, **settings: cast(Any, SimpleNamespace(report=report)))(norm, (x,))
+    assert times == StageTimes()
+    with pytest.raises(ZeroDivisionError), times.of("compile"):
+        _ = 1 / 0
+    assert times.compile > 0
+    assert times.verify == times.measure == times.search == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,22 @@ def test_what_is_read_back_answers_as_before(folder: Path, monkeypatch: pytest.M
     for x, found in zip(inputs[8:12], at_once(lambda x: loaded(x, W, V), inputs[8:12]), strict=True):
         check(found, mixed(x.double()))
     assert compiled == []
+
+
+def test_sizes_are_called_when_they_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, sizes = set[int](), list[int]()
+
+    def noted(runs: Mapping[int, Callable[..., Any]], arguments: Callable[[int], Any]) -> None:
+        for size, run in runs.items():
+            args, kwargs = arguments(size)
+            sizes.append(len(args[0]))
+            weights.update(map(id, args[1:]))
+            run(*args, **kwargs)
+
+    monkeypatch.setattr("mugraph.sizes.loaded_pieced.call_each_once", noted)
+    read(folder)
+    assert sizes == [*range(1, HIGH + 1)]
+    assert len(weights) == 2, "they come again, and are packed"
 
 
 def test_wrong_arguments_are_named(folder: Path) -> None:

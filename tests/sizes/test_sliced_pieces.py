@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -250,3 +251,16 @@ def test_calls_that_fail_at_fewer_slices_are_not_used(error: Exception) -> None:
     example = [drawn(HIGH, TOKENS, 16), *LAYER.parameters()]
     made = replace(first_slices(optimized()), graph=failing)
     assert not _agrees(made, example, example[:1], (0,), NO_LIMIT)
+
+
+def test_every_size_is_called_before_its_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, sizes = optimized(), list[int]()
+
+    def noted(made: SlicedPieces, count: int, *_: Any) -> list[torch.Tensor]:
+        sizes.append(count)
+        return [torch.empty(count, TOKENS, 16), torch.empty(count, TOKENS, 2, 8)]
+
+    monkeypatch.setattr("mugraph.sizes.first_calls._SECONDS", math.inf)
+    monkeypatch.setattr(SlicedPieces, "_run", noted)
+    result.prepare((drawn(5, TOKENS, 16),), {})
+    assert [size for size in range(2, HIGH) if len(result.plan(size).chunks) == 1] == sizes

@@ -92,6 +92,8 @@ class OptimizationSettings:
         device_for(self.target)
         check_workers(self.workers)
         engine_of(self.search)
+        if self.candidates is not None and (type(self.candidates) is not int or self.candidates < 1):
+            raise InvalidInput(f"candidates={self.candidates!r}: prove at least one muGraph, or leave it out")
         if not isinstance(self.pack, bool):
             raise InvalidInput(f"pack={self.pack!r}: use True or False")
         if not isinstance(self.space, SearchSpace | None):

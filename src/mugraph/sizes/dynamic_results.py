@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
@@ -28,6 +29,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs, between
 from mugraph.sizes.dims import Declared, Dynamic, Sizes, known_sizes
+from mugraph.sizes.stage_times import StageTimes
 
 if TYPE_CHECKING:
     from mugraph.ir.graph import Graph
@@ -58,8 +60,18 @@ class DynamicSuperoptimized(Shared):
     for them, which takes about a second; threads that need them wait for it.
     """
 
-    def __init__(self, fn: Callable[..., Any], dynamic: Dynamic, settings: Mapping[str, Any], optimize: Optimize) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        dynamic: Dynamic,
+        settings: Mapping[str, Any],
+        optimize: Optimize,
+        times: StageTimes | None = None,
+    ) -> None:
+        """`times` are where `optimize` is counted already."""
         self.fn, self.settings = fn, dict(settings)
+        self.times = StageTimes() if times is None else times
+        """What was made so far took so long."""
         self.declared = Declared.of(dynamic)
         self.dims = self.declared.dims
         self.sliced: SlicedFunction | None = None
@@ -76,7 +88,7 @@ class DynamicSuperoptimized(Shared):
         """Of a function that acts on slices."""
         self.in_part: dict[int, InPart] = {}
         """And which kernels of the table compute their first slices alone, by size."""
-        self._optimize = optimize
+        self._optimize = self.times.counting(optimize) if times is None else optimize
         places = [(dim.name, argument, position) for argument, dims in dynamic.items() for position, dim in dims.items()]
         self._first: list[tuple[Any, int]] = [
             next((where, at) for name, where, at in places if name == wanted) for wanted in self.dims
@@ -99,11 +111,17 @@ class DynamicSuperoptimized(Shared):
             self.declared.sizes_of(args, kwargs)  # which says where sizes disagree
             raise
 
-    def prepare(self) -> None:
+    def prepare(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Plan the calls of every size, where none is compiled for and there are not too many (`known_sizes`): the first call of
-        one then does what a later one does."""
+        one then does what a later one does. Where a library runs parts of them, that takes calls: of an example's arguments."""
         if self._is_for_all_sizes:
             self._runs = {sizes: self._run(sizes, (), {}) for sizes in known_sizes(self.dims.values())}
+        if self.pieced is not None and (args or kwargs):
+            from mugraph.sizes.first_calls import call_each_once, is_of_the_library  # loads PyTorch
+
+            if is_of_the_library(next(iter(self.table.values())).target):
+                runs = {size: run for (size,), run in self._runs.items()}
+                call_each_once(runs, lambda size: self.declared.resized((size,), args, kwargs))
         if self.rows is not None:
             self.rows.result.prepare()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
 from mugraph.results.superoptimized import Superoptimized, load_program
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan
 from mugraph.sizes.covering import CallingAtSize
+from mugraph.sizes.first_calls import call_each_once, is_of_the_library
 from mugraph.sizes.rescaled_calls import RescaledCalls
 from mugraph.sizes.saved_pieced import Contents, SavedPieced
 from mugraph.sizes.saved_sizes import LoadedSizes
@@ -32,6 +34,9 @@ class LoadedPieced(LoadedSizes):
         self.alone = dict(alone)
         self._name, self._calls = saved.name, saved.calls
         super().__init__(saved, saved.calls.inputs, table, saved.calls)
+        if is_of_the_library(next(iter(table.values())).target):
+            example = {number: each for number, each in enumerate(self._example(self.dim.low)) if self._inputs[number] is None}
+            call_each_once(self._runs, lambda size: (self._example(size, example), {}))
 
     def plan(self, size: int) -> ChunkPlan:
         """How a size is covered."""
@@ -45,13 +50,17 @@ class LoadedPieced(LoadedSizes):
         """The kernels of a size that compute its first slices, made again of its muGraphs; None where they cannot here."""
         made = self.table[size]
         assert isinstance(made, PartitionedResult), "as was checked"
-        given = [example_of(shape, dtype) for shape, dtype in self._calls.tensors_at(size)[: self._calls.given]]
-        example = made.calling.flatten(given, {})
+        example = made.calling.flatten(self._example(size), {})
         module = made.cut.recorded.module
         other_size, other = next((known, graph) for known, graph in self._calls.graphs.items() if known != size)
         calls = RescaledCalls.of(module, size, other, other_size)
         with torch.no_grad():
             return sliced_pieces(module, made.cut.plan, self._inputs, self._places.outputs, example, calls=calls)
+
+    def _example(self, size: int, known: Mapping[int, torch.Tensor] = MappingProxyType({})) -> list[torch.Tensor]:
+        """Tensors for a call of a size, of which some are `known` by their numbers."""
+        tensors = self._calls.tensors_at(size)[: self._calls.given]
+        return [known[number] if number in known else example_of(*each) for number, each in enumerate(tensors)]
 
     def _calling(self, size: int, result: Superoptimized) -> CallingAtSize:
         """Types of tensors are looked at, too: PyTorch's calls take any."""

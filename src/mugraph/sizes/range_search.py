@@ -36,7 +36,7 @@ def superoptimized_for_sizes(
     listed = None if table is None else result.declared.listed(table)
     require_torch("to optimize PyTorch functions")
     _fill(result, arguments, listed, Deadline(budget))
-    result.prepare()
+    result.prepare(*arguments)
     return result
 
 
@@ -58,7 +58,8 @@ def _fill(
         if result.rows is not None or result.batches is not None:
             return
     try:
-        result.sliced = sliced_function(result.fn, result.declared, args, kwargs, deadline)
+        with result.times.of("verify"):
+            result.sliced = sliced_function(result.fn, result.declared, args, kwargs, deadline)
     except SizeMatters as error:
         result.reason = result.reason or str(error)
         if isinstance(error, NoProgram):
@@ -88,11 +89,12 @@ def _rows(
     from mugraph.sizes.row_results import RowResults
 
     try:
-        found = row_function(result.fn, result.declared, *arguments, deadline)
+        with result.times.of("verify"):
+            found = row_function(result.fn, result.declared, *arguments, deadline)
     except SizeMatters as error:
         result.reason = f"its two dimensions are not those of rows: {error}"
         return None
-    made = DynamicSuperoptimized(result.fn, found.declared.dynamic, result.settings, result._optimize)
+    made = DynamicSuperoptimized(result.fn, found.declared.dynamic, result.settings, result._optimize, result.times)
     made.sliced = found.sliced
     sizes = {found.rows.first.name: 1, found.rows.second.name: found.rows.second.low}
     longest = max(found.rows.first.high, found.rows.second.high)
@@ -112,7 +114,8 @@ def _batches(
     from mugraph.sizes.batched_results import BatchTable
 
     try:
-        found = batched_function(result.fn, result.declared, *arguments, deadline=deadline)
+        with result.times.of("verify"):
+            found = batched_function(result.fn, result.declared, *arguments, deadline=deadline)
     except SizeMatters as error:
         result.reason += f"; nor are they a batch and a length: {error}"
         return None
@@ -131,7 +134,8 @@ def _pieces(
     from mugraph.sizes.pieced_functions import pieced_function
 
     try:
-        found = pieced_function(result.fn, result.declared, *arguments, None, deadline)
+        with result.times.of("verify"):
+            found = pieced_function(result.fn, result.declared, *arguments, None, deadline)
     except SizeMatters as error:
         result.reason += f"; nor are results in pieces put together: {error}"
         return None
@@ -148,10 +152,12 @@ def _capacities(
     from mugraph.sizes.masked_functions import masked_function
 
     try:
-        table = CapacityTable(masked_function(result.fn, result.declared, *arguments, deadline), fn=result.fn)
+        with result.times.of("verify"):
+            masked = masked_function(result.fn, result.declared, *arguments, deadline)
     except SizeMatters as error:
         result.reason += f"; nor can other slots be masked: {error}"
         return None
+    table = CapacityTable(masked, fn=result.fn)
     table.fill(result._optimize, result.settings, deadline)
     if not table.kernels:
         result.reason += "; no kernels were found for any capacity"

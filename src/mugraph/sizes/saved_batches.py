@@ -25,7 +25,7 @@ from mugraph.sizes.batched_results import BatchTable
 from mugraph.sizes.batches import BatchCalls, Samples
 from mugraph.sizes.capacity_calls import CapacityCalls
 from mugraph.sizes.chunk_plans import ChunkPlan
-from mugraph.sizes.dims import Declared, Dim
+from mugraph.sizes.dims import Declared, Dim, Sizes, known_sizes
 from mugraph.sizes.loaded_capacities import LoadedCapacities
 from mugraph.sizes.masked_calls import MaskedCalls
 from mugraph.sizes.range_folder import RangeFolder, document_of, seconds_of
@@ -135,7 +135,9 @@ class LoadedBatches(Shared):
 
     def __init__(self, saved: SavedBatches, calls: BatchCalls[CapacityCalls[MaskedCalls]]) -> None:
         self.samples, self.length, self.claim, self.batches = calls.samples, calls.length, saved.claim, calls
-        self._runs: dict[tuple[int, int], Callable[..., Any]] = {}
+        self._runs: dict[Sizes, Callable[..., Any]] = {
+            sizes: self._run(*sizes) for sizes in known_sizes([self.samples.dim, self.length])
+        }
         self._first = next(
             (number, place.dim)
             for number, place in enumerate(next(iter(calls.tables.values())).masked.graph.inputs)
@@ -153,8 +155,11 @@ class LoadedBatches(Shared):
         sizes = batch, shape[dim]
         run = self._runs.get(sizes)
         if run is None:
-            run = self._runs[sizes] = self.batches.chunked(*sizes, self.plan(*sizes).chunks)
+            run = self._runs[sizes] = self._run(*sizes)
         return run(*tensors)
+
+    def _run(self, batch: int, length: int) -> Callable[..., Any]:
+        return self.batches.chunked(batch, length, self.plan(batch, length).chunks)
 
     def plan(self, batch: int, length: int) -> ChunkPlan:
         """How a batch is put together at a length; raises ShapeMismatch for sizes that are out of range."""

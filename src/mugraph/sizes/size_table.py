@@ -83,8 +83,6 @@ class SizeTable:
     def settle(self) -> None:
         """Compute the costs of what may be a part of others; without anything of that kind the function itself runs all sizes."""
         result, started = self.result, self.deadline.elapsed
-        kernels: dict[int, Superoptimized] = {}
-        alone: dict[int, Superoptimized] = {}
         if result.pieced is None and result.slices is not None:
             if self._in_pieces() is None:
                 self._as_one_program()
@@ -92,32 +90,51 @@ class SizeTable:
                 self._becomes_pieced()
         if result.slices is None:
             return
-        for (size,), made in result.table.items():
-            if made.is_one_program and result.sliced is not None and not result.sliced.is_program_of(made.program):
-                result.sliced = result.pieced = None
-                result.reason = f"its program at size {size} is another one than was proved to act on slices"
-                return
-            if made.found:
-                (kernels if result.is_of_slices(size, made) else alone)[size] = made
+        with result.times.of("verify"):
+            kernels, alone = self._by_what_they_run()
+        if result.slices is None:
+            return
         measured = any(made.report.original_latency is not None for made in result.table.values())
-        costs = result.costs if result.costs.kernels else self._of_chunks(kernels)
-        seconds, own = self._together(kernels | alone) if measured else (all_seconds(kernels | alone), {})
+        with result.times.of("measure"):
+            costs = result.costs if result.costs.kernels else self._of_chunks(kernels)
+            seconds, own = self._together(kernels | alone) if measured else (all_seconds(kernels | alone), {})
         together, by_themselves = ({size: seconds[size] for size in each} for each in (kernels, alone))
         parts = self._in_part(kernels, measured)
         result.costs = replace(costs, kernels=together, own=own, parts=parts, alone=by_themselves)
         self._settling = self.deadline.elapsed - started
+
+    def _by_what_they_run(self) -> tuple[dict[int, Superoptimized], dict[int, Superoptimized]]:
+        """What was found by size: of what others are put together, and what runs its own size alone. Where a program is another
+        one than was proved to act on slices, nothing does, and the result says why."""
+        result = self.result
+        kernels: dict[int, Superoptimized] = {}
+        alone: dict[int, Superoptimized] = {}
+        for (size,), made in result.table.items():
+            if made.is_one_program and result.sliced is not None and not result.sliced.is_program_of(made.program):
+                result.sliced = result.pieced = None
+                result.reason = f"its program at size {size} is another one than was proved to act on slices"
+                return {}, {}
+            if made.found:
+                (kernels if result.is_of_slices(size, made) else alone)[size] = made
+        return kernels, alone
 
     def _fill_freely(self, size: int, anchors: int) -> None:
         """Search at a size, one of so many `anchors`. Where kernels run parts of the function, others take over what was
         found for the first of them, and that others are put together of these is asked while there is time."""
         like = self._in_pieces() if self._may_be_pieced else None
         others = 1 if like is not None or (self._may_be_pieced and not self.result.table) else anchors
-        self.result.fill((size,), self.args, self.kwargs, budget=self.deadline.share(_ANCHORS / others), like=like)
+        budget = self.deadline.share(_ANCHORS / others)
+        self.result.fill((size,), self.args, self.kwargs, budget=budget, like=like, candidates=self._proved)
         if self._may_be_pieced and self.result.pieced is None and self._in_pieces() is not None:
             self._becomes_pieced()
             made = self.result.table[size,]
             if self.result.pieced is not None and self.result.is_of_slices(size, made):  # before others have spent the time
                 self._slice(size, made, made.report.original_latency is not None)
+
+    @property
+    def _proved(self) -> int:
+        """How many muGraphs of a size are proved: others are put together of the fastest one alone."""
+        return self.result.settings.get("candidates") or 1
 
     @property
     def _may_be_pieced(self) -> bool:
@@ -141,7 +158,8 @@ class SizeTable:
         result = self.result
         try:
             given = result.fn, result.declared, self.args, self.kwargs, result.sliced, self.deadline
-            result.pieced = pieced_function(*given)
+            with result.times.of("verify"):
+                result.pieced = pieced_function(*given)
         except SizeMatters as error:
             result.reason = f"kernels run parts of it only, which are not put together: {error}"
             if not self.deadline.passed:
@@ -188,11 +206,14 @@ class SizeTable:
                 module = made.cut.recorded.module
                 assert result.pieced is not None, "else it is no kernels of slices"
                 calls = RescaledCalls.of(module, size, *result.pieced.recorded_at_another(size))
-                first = sliced_pieces(module, made.cut.plan, *places, example, self.deadline, calls)
+                with result.times.of("compile"):
+                    first = sliced_pieces(module, made.cut.plan, *places, example, self.deadline, calls)
                 new = InPart.by(_whole(made), first, least)
             else:
-                new = InPart.of(made.executable, *places, example, least, self.deadline)
-        result.in_part[size] = new.measured(example, self.deadline) if measured else new
+                with result.times.of("compile"):
+                    new = InPart.of(made.executable, *places, example, least, self.deadline)
+        with result.times.of("measure"):
+            result.in_part[size] = new.measured(example, self.deadline) if measured else new
 
     def _together(self, kernels: Mapping[int, Superoptimized]) -> tuple[dict[int, float], dict[int, float]]:
         """Seconds of kernels at the sizes of the table, and of the function there and between them, all in turns: what other
@@ -250,7 +271,7 @@ class SizeTable:
         """What is found for a size in the time that is left, but for that in which costs are computed."""
         started, remaining = self.deadline.elapsed, self.deadline.remaining
         budget = None if remaining is None else max(remaining - self._settling, 0.0)
-        made = self.result.fill((size,), self.args, self.kwargs, budget=budget, **settings)
+        made = self.result.fill((size,), self.args, self.kwargs, budget=budget, candidates=self._proved, **settings)
         self._taking_over = self.deadline.elapsed - started
         return made
 
@@ -295,7 +316,8 @@ class SizeTable:
             return (seconds_of_call(one) or math.inf) < (seconds_of_call(other) or math.inf)
         timed = machine_for(one.target).timed
         calls = {name: timed(self._call(size, run)).run for name, run in (("one", one), ("other", other))}
-        seconds = medians(calls, _ROUNDS, self._seconds)
+        with self.result.times.of("measure"):
+            seconds = medians(calls, _ROUNDS, self._seconds)
         return seconds["one"] < seconds["other"]
 
     def _of_chunks(self, kernels: Mapping[int, Superoptimized]) -> Costs:
