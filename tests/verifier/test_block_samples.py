@@ -94,6 +94,49 @@ def test_of_a_prime_number_of_slices_as_many_are_taken_as_tiles_have() -> None:
     assert sample.at == (16, 7)
 
 
+def norms(grid: tuple[int, ...], epsilon: float = 0.0) -> tuple[Graph, Graph]:
+    """The norms of 16 x 32 rows as a program, and in blocks that cut the first dimensions; squares have an `epsilon` too much."""
+    written = Program()
+    written.output(written.input("x", (16, 32, 24), DType.FP16).square().sum(-1, keepdim=True).sqrt())
+    kernel = GraphBuilder(Level.KERNEL)
+    x = kernel.input("x", (16, 32, 24), DType.FP16)
+    block = GraphBuilder(Level.BLOCK, grid=grid)
+    squares = block.add("square", block.iterator(0, kernel.tensor(x), tuple(range(len(grid))), None))
+    made = block.add("sum", block.add("add", squares, block.constant(epsilon, DType.FP16)), dim=2, size=24)
+    saved = block.add("output_saver", block.add("sqrt", made), omap=tuple(range(len(grid))))
+    return written.graph, kernel.build(kernel.graph_defined(block.build([saved]), [x]))
+
+
+def test_slices_that_blocks_have_apart_are_taken_one_by_one() -> None:
+    assert [(each.slices, each.blocks, each.least) for each in block_axes(*norms((16, 2)))] == [(1, 16, 1), (16, 2, 1)]
+    assert [(each.slices, each.blocks, each.least) for each in block_axes(*norms((16,)))] == [(1, 16, 1), (1, 32, 16)]
+    for grid, at in {(16, 2): (4, 2), (16,): (4, 16), (4, 32): (4, 4)}.items():
+        sample = BlockSample.of(*norms(grid))
+        assert sample is not None
+        assert sample.at == at
+        ours, whole = (graph.kernels()[0].body for graph in (sample.graph, norms(grid)[1]))
+        assert ours is not None
+        assert whole is not None
+        assert grid == (16,) or ours.nodes[0].output.shape == whole.nodes[0].output.shape
+
+
+def test_what_takes_long_in_few_blocks_along_each_axis_is_taken_at_few_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_samples, "_LONG", 0.0)
+    for grid, at in {(16, 2): (2, 2), (16,): (2, 16), (4, 32): (2, 2), (1, 32): (4,)}.items():
+        sample = BlockSample.of(*norms(grid))
+        assert sample is not None
+        assert sample.at == at
+        for epsilon in (0.0, 1.0):
+            graph = norms(grid, epsilon)[1]
+            sample = BlockSample.of(norms(grid)[0], graph)
+            assert sample is not None
+            report = sample.reported(float_check(runner(Executable(construct(sample.graph), Cpu())), sample.program))
+            assert report.stable == (not epsilon)
+            assert [(each.chosen, each.blocks) for each in report.blocks] == [
+                (count, axis.blocks) for count, axis in zip(at, sample.axes, strict=True) if count < axis.blocks
+            ]
+
+
 def test_what_is_cheap_or_cannot_be_cut_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     written = Program()
     x = written.input("x", (ROWS, INNER), DType.FP16)

@@ -15,7 +15,7 @@ from mugraph.ir.program import Program
 from mugraph.verifier import float_check, reference
 from mugraph.verifier.exact_values import Repeating
 from mugraph.verifier.float_checks import ADVERSARIAL, InputKind, arrays_for, fill, operator_by_operator, random_inputs
-from mugraph.verifier.reference import Reference
+from mugraph.verifier.reference import Reference, spread
 
 from .graphs import rmsnorm
 
@@ -169,3 +169,14 @@ def test_outputs_without_dimensions_are_compared() -> None:
     written = Program()
     written.output(written.input("x", (8,)).sum(0))
     assert float_check(lambda x: [x.sum(dtype=np.float32)], written.graph, graph=written.graph).stable
+
+
+@pytest.mark.parametrize("other", [0, np.float32(np.nan)])
+def test_slices_are_spread_to_where_they_belong(other: float) -> None:
+    places = np.array([0, 2, 3, 4, 6]), np.array([5]), np.arange(3)
+    array = np.arange(5 * 4 * 1 * 3, dtype=np.float32).reshape(5, 4, 1, 3)
+    expected = np.full((7, 4, 6, 3), other, np.float32)
+    expected[np.ix_(places[0], np.arange(4), places[1], places[2])] = array
+    np.testing.assert_array_equal(spread(array, [0, 2, 3], places, (7, 4, 6, 3), other), expected)
+    np.testing.assert_array_equal(spread(array, [None, 2, 3], places, (5, 4, 6, 3))[:, :, 5], array[:, :, 0])
+    assert spread(array, [0, 1, None], places, array.shape) is array

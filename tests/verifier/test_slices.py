@@ -86,19 +86,37 @@ def part(array: Array, dim: int | None, widths: Widths, position: int) -> Array:
 
 
 def assert_blocks_are_blocks(graph: Graph, inputs: tuple[int | None, ...]) -> int:
-    """At slices of some blocks the result is that of these blocks. How many slices have whole tiles is returned."""
+    """At slices of some blocks the result is that of these blocks, whose tiles are what they were unless some block has all.
+    How many slices have whole tiles is returned."""
     rng = np.random.default_rng(0)
     tensors = [rng.uniform(0.5, 1.5, node.output.shape) for node in graph.nodes if node.op == "input"]
-    whole, tile = evaluate(graph, tensors, FloatArithmetic()), slices_of_blocks(graph, inputs)
+    whole, (tile, uncut) = evaluate(graph, tensors, FloatArithmetic()), slices_of_blocks(graph, inputs)
     (size,) = {tensor.shape[dim] for tensor, dim in zip(tensors, inputs, strict=True) if dim is not None}
     for blocks in range(1, size // tile + 1):
         chosen = [int(b) * tile + n for b in rng.permutation(size // tile)[:blocks] for n in range(tile)]
         taken, outputs = take_slices(graph, inputs, len(chosen))
         check(taken)
+        assert uncut or tile_shapes(taken) == tile_shapes(graph)
         part = [tensor if dim is None else np.take(tensor, chosen, dim) for tensor, dim in zip(tensors, inputs, strict=True)]
         for result, full, dim in zip(evaluate(taken, part, FloatArithmetic()), whole, outputs, strict=True):
             np.testing.assert_allclose(result, full if dim is None else np.take(full, chosen, dim))
     return tile
+
+
+def tile_shapes(graph: Graph) -> list[tuple[int, ...]]:
+    """The shapes of all tiles in the blocks of a kernel graph."""
+    bodies = [node.body for node in graph.nodes if node.body is not None]
+    return [tile.shape for body in bodies for node in body.nodes if not node.is_saver for tile in node.outputs]
+
+
+def test_an_axis_is_uncut_where_a_block_has_all_of_it() -> None:
+    rows, columns = (0, None, None), (None, None, 1)
+    assert slices_of_blocks(fused_rmsnorm(rows=4, columns=8, blocks=2), rows) == (1, True)
+    assert slices_of_blocks(fused_rmsnorm(rows=4, columns=8, blocks=2), columns) == (4, False)
+    assert slices_of_blocks(rmsnorm(), columns) == (1, True), "the columns of a product without blocks"
+    assert slices_of_blocks(attention(4, 8, 4), (0, None, None)) == (1, True), "rows of one"
+    batched = program(lambda x, w: x @ w, (3, 4, 5), (3, 5, 2))
+    assert slices_of_blocks(batched, (0, 0)) == (1, False), "products of their own"
 
 
 @pytest.mark.parametrize("graph", [rmsnorm(), fused_rmsnorm(), construct(fused_rmsnorm()), fused_rmsnorm(blocks=8)])

@@ -29,24 +29,33 @@ _PRODUCTS = 256
 _WHOLE = float(1 << 26)
 """All blocks are computed where that takes so much work (`work_of`), about a second, ..."""
 _SAMPLED = float(1 << 24)
-"""... and otherwise blocks that take so much, or as few as _LEAST along each axis."""
+"""... and otherwise blocks that take so much, or as few as _LEAST along each axis, ..."""
+_LONG = float(1 << 26)
+"""... or in all, where these take more than so much."""
 _LEAST = 4
 _SLICES = 16
-"""Parts into which blocks are put together along an axis have so many slices at least, or all that are taken have: a row of
-single elements is no tile, and too few of them are no product for matrix units."""
+"""Slices, at least, or all, of an axis that is whole in the blocks of some kernel: a row of single elements is no tile, and too
+few of them are no product for matrix units. Parts into which its blocks are put together have as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockAxis:
-    """An axis along which blocks can be taken: so many `blocks` of `slices` neighbouring slices, tiles of every kernel whole."""
+    """An axis along which blocks can be taken: so many `blocks` of `slices` neighbouring slices, tiles of every kernel whole, of
+    which as many are taken as have the `fewest` slices at least."""
 
     axis: ParallelAxis
     slices: int
+    fewest: int = 1
 
     @property
     def blocks(self) -> int:
         """How many there are."""
         return self.axis.size // self.slices
+
+    @property
+    def least(self) -> int:
+        """How many are taken at least."""
+        return min(self.blocks, -(-self.fewest // self.slices))
 
 
 def is_dear(program: Graph) -> bool:
@@ -61,11 +70,11 @@ def block_axes(program: Graph, graph: Graph) -> list[BlockAxis]:
     found = []
     for axis in shared_slice(program, graph).axes:
         try:
-            tile = slices_of_blocks(graph, axis.inputs)
+            tile, uncut = slices_of_blocks(graph, axis.inputs)
         except (NotParallel, ShapeMismatch):  # of the muGraph with another axis at size 1 alone
             continue
-        found.append(BlockAxis(axis, _widened(tile, axis.size)))
-    return [each for each in found if each.blocks > _LEAST]
+        found.append(BlockAxis(axis, _widened(tile, axis.size), _SLICES) if uncut else BlockAxis(axis, tile))
+    return [each for each in found if each.blocks > (_LEAST if each.fewest > 1 else 1)]
 
 
 def at_blocks(graph: Graph, axes: Sequence[BlockAxis], counts: Sequence[int]) -> Graph:
@@ -97,10 +106,7 @@ class BlockSample:
             return work_of(at_blocks(program, axes, counts), _PRODUCTS)
 
         with suppress(NotParallel, ShapeMismatch):  # where axes cannot be cut beside each other
-            some = affordable([each.blocks for each in axes], work, _SAMPLED, _LEAST)
-            counts = tuple(
-                max(count, min(each.blocks, -(-_SLICES // each.slices))) for each, count in zip(axes, some, strict=True)
-            )
+            counts = _chosen_counts(axes, work)
             return cls(program, at_blocks(program, axes, counts), at_blocks(graph, axes, counts), tuple(axes), counts)
         return None
 
@@ -144,6 +150,19 @@ class Placed:
         inputs = tuple(tuple(each.axis.inputs[number] for each, _, _ in taken) for number in range(len(graph.inputs())))
         outputs = tuple(tuple(dims[number] for _, dims, _ in taken) for number in range(len(graph.outputs)))
         return cls(graph, inputs, outputs, tuple(places for _, _, places in taken))
+
+
+def _chosen_counts(axes: Sequence[BlockAxis], work: Callable[[Sequence[int]], float]) -> tuple[int, ...]:
+    """How many blocks are taken along each axis, by the work that they are."""
+
+    def work_of_several(counts: Sequence[int]) -> float:
+        return work(counts) if math.prod(counts) > _LEAST else 0.0
+
+    def at_least(counts: Sequence[int]) -> tuple[int, ...]:
+        return tuple(max(count, each.least) for count, each in zip(counts, axes, strict=True))
+
+    some = at_least(affordable([each.blocks for each in axes], work, _SAMPLED, _LEAST))
+    return at_least(affordable(some, work_of_several, _LONG, 1))
 
 
 def _widened(tile: int, size: int) -> int:

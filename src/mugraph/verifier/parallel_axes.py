@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,9 @@ from mugraph.algebra.linearity import is_linear
 from mugraph.errors import MugraphError, ShapeMismatch
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.graph import ACCUMULATORS, Accumulation, Graph, Node, Shape, Value
+from mugraph.ir.graph import ACCUMULATORS, Accumulation, Graph, Level, Node, Shape, Value
 from mugraph.ir.index_maps import IndexMaps, Structure
-from mugraph.ir.ops import Kind, index_maps_of, is_reduction, operator
+from mugraph.ir.ops import Kind, index_maps_of, is_contraction, is_reduction, operator
 from mugraph.ir.scalar import Scalar
 from mugraph.verifier.axis_candidates import Candidate, candidates
 from mugraph.verifier.axis_marks import ONE, Mark, Widths, carried, digits_of, iterators_of, slice_digits, stretches_between
@@ -121,13 +121,20 @@ def take_slices(graph: Graph, inputs: Sequence[int | None], size: int) -> tuple[
     return taken, tuple(None if mark is None else mark.dim for mark in marks)
 
 
-def slices_of_blocks(graph: Graph, inputs: Sequence[int | None]) -> int:
-    """The least number of neighbouring slices along an axis that are whole tiles of the blocks of every kernel, 1 where none cuts
-    it. Raises NotParallel as `take_slice` does, and where a for-loop runs over the axis."""
+class BlockSlices(NamedTuple):
+    """How many neighbouring slices along an axis are whole tiles of all blocks that cut it, at least, 1 where none does. It is
+    `uncut` where a block of some kernel has all slices, or a product without blocks has them as its rows or columns."""
+
+    slices: int
+    uncut: bool
+
+
+def slices_of_blocks(graph: Graph, inputs: Sequence[int | None]) -> BlockSlices:
+    """How blocks of a kernel graph cut an axis. Raises NotParallel as `take_slice` does, and where a for-loop runs over it."""
     sizes = (node.output.shape[dim] for node, dim in zip(graph.inputs(), inputs, strict=True) if dim is not None)
     walk = _Pass(graph, _marks(inputs, next(sizes)))
     walk.run()
-    return walk.tile
+    return BlockSlices(walk.tile, walk.uncut)
 
 
 def _marks(inputs: Sequence[int | None], taken: int) -> list[Mark | None]:
@@ -201,13 +208,14 @@ class _Pass:
     is what the operands' marks have `taken`.
 
     At size 1 a sum over slices becomes one of them times their number. `tile` is the least number of slices that are whole
-    tiles of all blocks.
+    tiles of all blocks that cut the axis, `uncut` whether a block of some kernel, or a product without blocks in its rows or
+    columns, has all slices.
     """
 
     def __init__(self, graph: Graph, operands: Sequence[Mark | None], slices: int = 1) -> None:
         self.graph, self.operands, self.slices = graph, operands, slices
         self.size = max((mark.taken for mark in operands if mark is not None), default=1)
-        self.tile = 1
+        self.tile, self.uncut = 1, False
         self.over_axis = self.grid_over_axis()
         self.loops_over_axis = any(self.is_looped(node) for node in graph.nodes)
         counts = self.grid_taken(graph.grid or graph.block)
@@ -323,6 +331,7 @@ class _Pass:
             inside = mark._replace(cuts=(*mark.cuts, cut), loops=loops, widths=widths, taken=taken)
             if cut:
                 self.tile = math.lcm(self.tile, inside.taken)
+            self.uncut |= not cut and mark.dim is not None
             if size == width:
                 inside = inside._replace(dim=None, widths=ONE)
         tile = replace(node.output, shape=self.taken(node.output.shape, inside))
@@ -358,6 +367,7 @@ class _Pass:
         taken, marks = walk.run()
         self.narrow &= walk.narrow
         self.tile = math.lcm(self.tile, walk.tile)
+        self.uncut |= walk.uncut and self.graph.level is Level.KERNEL
         outputs = self.builder.graph_defined(taken, [self.values[value] for value in node.inputs])
         for number, (mark, value) in enumerate(zip(marks, outputs, strict=True)):
             self.marks[Value(index, number)], self.values[Value(index, number)] = mark, value
@@ -365,6 +375,8 @@ class _Pass:
     def apply(self, index: int, node: Node) -> None:
         marks = [self.marks[value] for value in node.inputs]
         mark = self.result(node, marks)
+        if self.graph.level is Level.KERNEL and is_contraction(node.op):
+            self.uncut |= mark is not None and None in marks
         attributes = dict(node.attributes)
         # by name: its attribute is a shape, which a slice changes
         if mark is not None and node.op == "reshape":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -280,13 +281,21 @@ def spread(array: Array, dims: Sequence[int | None], places: Places, shape: Shap
     array itself where it has all."""
     if array.shape == shape:
         return array
-    where: list[Array] = [np.arange(size) for size in shape]
+    runs: list[list[tuple[slice, slice]]] = [[(slice(None), slice(None))] for _ in shape]
     for dim, positions in zip(dims, places, strict=True):
         if dim is not None:
-            where[dim] = positions
+            runs[dim] = [*_runs(positions)]
     whole = np.full(shape, other, array.dtype) if other else np.zeros(shape, array.dtype)  # of zeros a system makes no pages
-    whole[np.ix_(*where)] = array
+    for parts in itertools.product(*runs):  # a copy by index takes a system several times as long
+        whole[tuple(into for into, _ in parts)] = array[tuple(source for _, source in parts)]
     return whole
+
+
+def _runs(positions: Array) -> Iterator[tuple[slice, slice]]:
+    """Stretches of positions that follow each other, and where they stand among the positions."""
+    ends = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), len(positions)]
+    for first, last in itertools.pairwise(ends):
+        yield slice(int(positions[first]), int(positions[last - 1]) + 1), slice(first, last)
 
 
 def _split(shape: Shape, dims: Sequence[int | None], counts: Counts) -> Iterator[tuple[int, ...]]:

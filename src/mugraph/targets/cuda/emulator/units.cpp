@@ -172,15 +172,15 @@ void forget_copies()
 
 float from_fp16(std::uint16_t bits)
 {
-    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    float magnitude;
-    if (exponent == 31)
-        magnitude = fraction ? NAN : INFINITY;
-    else if (exponent == 0)
-        magnitude = std::ldexp(static_cast<float>(fraction), -24);
-    else
-        magnitude = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-    return bits >> 15 ? -magnitude : magnitude;
+    const std::uint32_t sign = bits >> 15, exponent = bits >> 10 & 31, fraction = bits & 1023;
+    if (exponent == 0) {
+        const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+        return sign ? -magnitude : magnitude;
+    }
+    const std::uint32_t wide = sign << 31 | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13;
+    float value;
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
 }
 
 std::uint16_t to_fp16(float x)

@@ -123,25 +123,42 @@ void read_left(const Product &product, float (&left)[kRows][kDepth])
             }
 }
 
-/* Products of 16-bit numbers are exact in fp32; sums are rounded once for each of the 16 terms. */
-void multiply(Group &group, const Product &product)
+/* Visit each sum that a product adds to, with its row and column. */
+template <class Visit> void for_each_sum(Group &group, const Product &product, Visit visit)
 {
-    const Operands &common = product.common;
-    std::vector<float> right(kDepth * common.columns);
-    for (int k = 0; k < kDepth; ++k)
-        for (int n = 0; n < common.columns; ++n)
-            right[k * common.columns + n] = element(common.matrix, common.columns_first, k, n, common.is_bf16);
-    float left[kRows][kDepth];
-    read_left(product, left);
     for (int each = 0; each < kGroup; ++each) {
         std::vector<float> &sums = group.held[product.sums[each]];
-        for (int number = 0; number < common.columns / 2; ++number) {
+        for (int number = 0; number < product.common.columns / 2; ++number) {
             const int row = each / kLanes * 16 + each % kLanes / 4 + number % 4 / 2 * 8;
             const int column = number / 4 * 8 + each % 4 * 2 + number % 2;
-            for (int k = 0; k < kDepth; ++k)
-                sums[number] += left[row][k] * right[k * common.columns + column];
+            visit(sums[number], row, column);
         }
     }
+}
+
+/* Products of 16-bit numbers are exact in fp32; sums are rounded once for each of the 16 terms, one after the other. */
+void multiply(Group &group, const Product &product)
+{
+    constexpr int kTogether = 8; /* columns: what there are is a multiple of it */
+    const Operands &common = product.common;
+    const int columns = common.columns;
+    std::vector<float> right(kDepth * columns), total(kRows * columns);
+    for (int k = 0; k < kDepth; ++k)
+        for (int n = 0; n < columns; ++n)
+            right[k * columns + n] = element(common.matrix, common.columns_first, k, n, common.is_bf16);
+    float left[kRows][kDepth];
+    read_left(product, left);
+    for_each_sum(group, product, [&](float sum, int row, int column) { total[row * columns + column] = sum; });
+    for (int row = 0; row < kRows; ++row)
+        for (int first = 0; first < columns; first += kTogether) {
+            float sums[kTogether];
+            std::copy_n(&total[row * columns + first], kTogether, sums);
+            for (int k = 0; k < kDepth; ++k)
+                for (int column = 0; column < kTogether; ++column)
+                    sums[column] += left[row][k] * right[k * columns + first + column];
+            std::copy_n(sums, kTogether, &total[row * columns + first]);
+        }
+    for_each_sum(group, product, [&](float &sum, int row, int column) { sum = total[row * columns + column]; });
 }
 
 Group &own() { return groups[thread / kGroup]; }
