@@ -34,6 +34,7 @@ import mugraph
 from contestants import Call, by_inductor, error, in_bursts, tensors
 from mugraph.devices import device_for
 from mugraph.results.data import Report
+from mugraph.support.progress import Event
 
 RESULT = Path(__file__).parent / "results" / "layers.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -251,8 +252,14 @@ def case_of(name: str, dtype: str, scale: int) -> Case:
 def measured(name: str, dtype: str, scale: int, budget: float, rivals: bool) -> dict[str, Any]:
     """One case in this process: of the call its seconds, memory and coverage, and of the result its speed beside others."""
     case = case_of(name, dtype, scale)
+    proofs: list[float] = []
+
+    def note(event: Event) -> None:
+        if event.stage == "proved":
+            proofs.append(time.perf_counter() - before)
+
     before = time.perf_counter()
-    optimized = mugraph.superoptimize(case.layer, case.inputs, budget=budget, cache="off")
+    optimized = mugraph.superoptimize(case.layer, case.inputs, budget=budget, cache="off", progress=note)
     seconds = time.perf_counter() - before
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     record: dict[str, Any] = {
@@ -261,6 +268,7 @@ def measured(name: str, dtype: str, scale: int, budget: float, rivals: bool) -> 
         "scale": scale,
         "budget": budget,
         "seconds": seconds,
+        "first_proof_seconds": min(proofs, default=None),
         "peak_bytes": peak,
         **_told(optimized.report, optimized),
     }
@@ -350,13 +358,14 @@ def _line(record: dict[str, Any]) -> str:
     mine = calls.pop("mugraph")
     stages = ", ".join(f"{name} {record[f'{name}_seconds']:.1f}" for name in ("search", "compile", "measure", "verify"))
     beside = ", ".join(f"{title} {seconds / mine:.2f}" for title, seconds in calls.items())
+    first = "none" if record["first_proof_seconds"] is None else f"after {record['first_proof_seconds']:.1f} s"
     share = record["byte_share"]
     found = f"{record['pieces']} pieces, largest bound {max(record['bounds'], default=math.nan):.1e}"
     covered = "" if share is None else f", {share:.0%} of the bytes"
     errors = f"error {record['errors']['mugraph']:.1e} (eager {record['errors']['eager']:.1e})"
     memory = f"{record['peak_bytes'] / 2**30:.1f} GiB"
     speed = f"{mine * 1e3:.2f} ms, over it: {beside}"
-    return f"{head}{record['seconds']:.1f} s ({stages}), {found}{covered}, {memory}; {speed}; {errors}"
+    return f"{head}{record['seconds']:.1f} s ({stages}; first proof {first}), {found}{covered}, {memory}; {speed}; {errors}"
 
 
 def _keep(record: dict[str, Any], file: Path) -> None:

@@ -604,7 +604,7 @@ def test_progress_goes_to_the_callback() -> None:
     events: list[Event] = []
     mugraph.superoptimize(normalised_product, inputs(), progress=events.append)
     assert events[0].stage == "trace", "loading what traces takes seconds"
-    assert {"compile", "measure", "verify"} <= {event.stage for event in events}
+    assert {"compile", "measure", "verify", "proved"} <= {event.stage for event in events}
     assert [event.seconds for event in events] == sorted(event.seconds for event in events)
 
 

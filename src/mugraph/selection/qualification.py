@@ -465,6 +465,8 @@ class Qualifier:
         if checked is not None and checked.fault:
             self.rejected.append(Rejection("text", checked.fault, entry.cost))
             return None
+        if verdict.equivalent:
+            self.tell("proved", name)
         return Proved(entry, verdict.certificate, floats, checked)
 
     def spot_checked(self, entry: Contestant) -> SpotCheck | None:

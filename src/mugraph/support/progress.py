@@ -22,8 +22,8 @@ INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One moment of a run: its stage (trace, recall, search, compile, measure, verify, compare), where it stands, seconds until
-    it, and which part of the stage is done, where that is known."""
+    """One moment of a run: its stage (trace, recall, search, compile, measure, verify, compare; proved when a candidate is),
+    where it stands, seconds until it, and which part of the stage is done, where that is known."""
 
     stage: str
     text: str
