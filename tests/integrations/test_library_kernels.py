@@ -142,8 +142,8 @@ def test_a_program_that_the_library_beats_is_cut_at_its_linear_layers(monkeypatc
     """What stands around the layers is still one kernel each."""
     against = piece_optimizer.against
 
-    def beaten(piece: Any, result: Any, module: Any) -> Any:
-        outcome = against(piece, result, module)
+    def beaten(piece: Any, result: Any, module: Any, until: Any) -> Any:
+        outcome = against(piece, result, module, until)
         contractions = any("linear" in node.name or "addmm" in node.name or "mm" in node.name for node in piece.nodes)
         return type(outcome)(rounds=20, won=0, speedup=0.5) if contractions else type(outcome)(rounds=20, won=20, speedup=2.0)
 

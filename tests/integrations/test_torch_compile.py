@@ -446,7 +446,7 @@ def test_a_graph_that_cannot_be_split_is_run_by_torch_or_is_an_error(
 
 
 def test_kernels_that_do_not_beat_torch_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(piece_optimizer, "against", lambda piece, result, module: Duel(rounds=20, won=2, speedup=0.5))
+    monkeypatch.setattr(piece_optimizer, "against", lambda *_: Duel(rounds=20, won=2, speedup=0.5))
     model, x = nn.Sequential(Mlp(), Mlp()).eval(), torch.randn(4, 32)
     with torch.no_grad(), caplog.at_level(logging.INFO, logger="mugraph"):
         torch.testing.assert_close(compiled(model, keep="faster", pack=False)(x), model(x))

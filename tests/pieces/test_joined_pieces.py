@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from mugraph.pieces.plan import Plan, _Cutter, plans
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
 from mugraph.runtime.benchmarking import Duel
-from mugraph.support.deadline import Deadline
+from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.support.store import Store
 from mugraph.testing.torch_functions import random_function
 
@@ -52,7 +54,7 @@ INPUTS = torch.randn(8, 64), torch.randn(64, 32)
 class Decided(Optimizer):
     """Times nothing: kernels beat PyTorch, and larger programs what they would replace, or not."""
 
-    def __init__(self, joined: Duel | Exception, refused: int = 1 << 30, kept: KeptJoins | None = None) -> None:
+    def __init__(self, joined: Duel | Exception | None, refused: int = 1 << 30, kept: KeptJoins | None = None) -> None:
         super().__init__(PieceOptions(keep="all", profile=False, cache="off", seed=3, pack=False))
         self.kept = kept
         self.verdict, self.refused = joined, refused
@@ -67,7 +69,9 @@ class Decided(Optimizer):
     def kept_joins(self) -> KeptJoins | None:
         return self.kept
 
-    def duel(self, piece: Piece, result: Superoptimized, module: Callable[[], fx.GraphModule], rival: str) -> Duel:
+    def duel(
+        self, piece: Piece, result: Superoptimized, module: Callable[[], fx.GraphModule], rival: str, until: Deadline = NO_LIMIT
+    ) -> Duel | None:
         self.rivals.append(module())
         if isinstance(self.verdict, Exception):
             raise self.verdict
@@ -121,8 +125,45 @@ def test_steps_are_put_together_only_to_be_timed(tmp_path: Path, monkeypatch: py
     assert made == ["one", "another"]
 
 
+@pytest.mark.parametrize(("calls", "compared"), [(3, False), (5, True)])
+def test_no_duel_begins_that_cannot_end_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, compared: bool
+) -> None:
+    """Each side is called twice at least; what an earlier process measured takes no time."""
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(piece_optimizer, "against", lambda *_: WON)
+    ((piece, result),) = planned(Decided(WON)).results.items()
+    result.best = replace(result.best, latency=100.0)
+
+    def duel() -> Duel | None:
+        module = functools.partial(as_torch, piece)
+        return Optimizer(PieceOptions(cache="on")).duel(piece, result, module, "torch", Deadline(100.0 * calls))
+
+    assert duel() == (WON if compared else None)
+    Optimizer(PieceOptions(cache="on")).duel(piece, result, functools.partial(as_torch, piece), "torch")
+    assert duel() == WON
+
+
+def test_a_duel_that_time_cut_short_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
+    ((piece, result),) = planned(Decided(WON)).results.items()
+    result.best = replace(result.best, latency=0.0)
+    outcomes = iter([LOST, WON])
+    monkeypatch.setattr(piece_optimizer, "against", lambda *_: next(outcomes))
+    for until, outcome in ((Deadline(0.0), LOST), (Deadline(None), WON), (Deadline(0.0), WON)):
+        found = Optimizer(PieceOptions(cache="on")).duel(piece, result, functools.partial(as_torch, piece), "torch", until)
+        assert found == outcome
+
+
+def test_a_duel_behind_the_deadline_is_one_round() -> None:
+    ((piece, result),) = planned(Decided(WON)).results.items()
+    assert piece_optimizer.against(piece, result, as_torch(piece), Deadline(0.0)).rounds == 1
+
+
 @pytest.mark.parametrize(
-    "optimizer", [Decided(LOST), Decided(RuntimeError("a defect")), Decided(WON, refused=4)], ids=["lost", "failed", "not found"]
+    "optimizer",
+    [Decided(LOST), Decided(RuntimeError("a defect")), Decided(None), Decided(WON, refused=4)],
+    ids=["lost", "failed", "not compared", "not found"],
 )
 def test_what_rules_cut_stays_where_a_larger_program_does_not_win(optimizer: Decided) -> None:
     plan = planned(optimizer)

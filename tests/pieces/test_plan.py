@@ -159,6 +159,22 @@ def test_what_moves_the_most_bytes_comes_first_on_a_machine_too_busy_for_all(
     assert optimizer.given[0] == pytest.approx(60.0 if slowdown > 1 else 60.0 * 2 / 7, abs=1.0)
 
 
+def test_something_small_comes_before_what_moves_the_most_bytes_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For two pieces, but not for three: the small one is proved soon, and the others come by their bytes."""
+
+    def three(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * x).sum(-1), torch.tanh(y * y + 1).sum(-1) * 2, torch.exp(z - 1).sum(-1) * 2
+
+    inputs = torch.randn(4, 8), torch.randn(64, 64), torch.randn(256, 64)
+    pieces = partition(recorded_graph(record(three, inputs)).module.graph).pieces
+    for slowdown, order in ((1.0, "mul exp tanh"), (5.0, "mul exp tanh"), (7.0, "exp tanh mul")):
+        monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda slowdown=slowdown: slowdown)
+        optimizer = Choosy({"sum"})
+        optimizer.outcomes(pieces, {}, Deadline(60.0))
+        named = [next(name for name in ("exp", "tanh", "mul") if name in asked) for asked in optimizer.asked]
+        assert " ".join(named) == order
+
+
 def shifted(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A large product beside a sum, and a longer program on few elements."""
     return x @ w + 1, torch.tanh(y * y + 1).sum(-1) * 2
@@ -211,6 +227,15 @@ def test_a_piece_ends_after_its_part_once_something_is_proved(monkeypatch: pytes
     pieces = partition(recorded_graph(record(apart, (torch.randn(4, 8), torch.randn(256, 64)))).module.graph).pieces
     Optimizer(PieceOptions(profile=False, cache="off", pack=False)).outcomes(pieces, {}, Deadline(60.0))
     assert asked == [pytest.approx(60.0 * 2 / 7, abs=1.0), pytest.approx(60.0, abs=1.0)]
+
+
+def test_what_was_found_is_compared_while_there_is_time_for_the_graph() -> None:
+    """Not only for the pieces that were tried together."""
+    optimizer, whole = Choosy({"cat"}), Deadline(120.0)
+    plans(recorded(), "cpu", optimizer, whole)
+    assert len(optimizer.asked) > 1
+    assert all(share.budget is not None and share.budget < 120.0 for share in optimizer._shares.values())
+    assert all(share.until is whole for share in optimizer._shares.values())
 
 
 def test_what_there_was_no_time_for_is_begun_when_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,9 +55,9 @@ _PLACE = re.compile(r"^operator aten\.\w+( \([^)]*\))?: ")
 """What a reason begins with that says where the call is."""
 _ROUNDS = 5
 """Calls of which each part is timed."""
-_CALLS_SECONDS, _CALLS, _CALLS_SHARE = 3.0, 10, 0.3
-"""Seconds of a quiet machine for calls of the whole beside the function's, for how many there is time at least, and the largest
-part of the budget for them."""
+_CALLS_SECONDS, _CALLS, _CALLS_SHARE = 3.0, 18, 0.3
+"""Seconds of a quiet machine for calls of the whole and the function, for how many there is time at least (four to see that both
+agree, three that are not timed, ten of five rounds, one of each part), and the largest part of the budget for them."""
 _LONG_SECONDS = 0.2
 """A call that takes longer is not repeated without need."""
 
@@ -174,7 +174,7 @@ def _beside(
             return with_report(result, fn, found=False, coverage=coverage, total_seconds=deadline.elapsed)
         tell(Event("compare", "calls of the result and of the function", deadline.elapsed))
         own = OwnCall(again(fn), args, kwargs)
-        comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines)
+        comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines, kept=True)
         clear = EAGER in comparison.duels and comparison.duels[EAGER].clear
         slower = "calls with kernels are not clearly faster than the function"
         coverage = timed_coverage(result, args, kwargs, deadline) if clear else _all_left(result, slower)

@@ -23,7 +23,7 @@ from mugraph.ir.parts import objection
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
 from mugraph.pieces.packed_weights import packed
-from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
+from mugraph.pieces.piece_optimizer import COMPARED, GraphsByForm, Optimizer, PieceOutcome, out_of_time
 from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONGEST
@@ -73,7 +73,7 @@ class Joiner:
         """
         proposed = [*self.proposed(whole, {}, DECISIVE)]
         seconds = deadline.share(_AHEAD)
-        made = self._searched(proposed, graphs, Deadline(_SECONDS if seconds is None else seconds))
+        made = self._searched(proposed, graphs, Deadline(_SECONDS if seconds is None else seconds), deadline)
         self._refuse({piece: outcome.reason for piece, outcome in made.items() if not (outcome.runs or outcome.ran_out)})
         return tuple(piece for piece, outcome in made.items() if outcome.runs)
 
@@ -93,8 +93,9 @@ class Joiner:
                 break
             as_long = max(deadline.elapsed, _LEAST)
             seconds = deadline.share(_PART)
-            made = self._searched([*proposed], graphs, Deadline(as_long if seconds is None else min(seconds, as_long)))
-            whys = {piece: self._objection(piece, made[piece], proposed[piece], outcomes) for piece in proposed}
+            end = Deadline(as_long if seconds is None else min(seconds, as_long))
+            made = self._searched([*proposed], graphs, end, deadline)
+            whys = {piece: self._objection(piece, made[piece], proposed[piece], outcomes, deadline) for piece in proposed}
             won = [piece for piece, why in whys.items() if not why]
             self._refuse({piece: why for piece, why in whys.items() if why})
             whole = _without_lost(whole, outcomes, {node for piece in won for node in piece.nodes}).with_joined(won)
@@ -176,28 +177,34 @@ class Joiner:
             return None
         return piece
 
-    def _searched(self, pieces: Sequence[Piece], graphs: GraphsByForm, deadline: Deadline) -> dict[Piece, PieceOutcome]:
-        """What becomes of larger pieces; that one cannot be optimized is no error, in strict mode either."""
+    def _searched(
+        self, pieces: Sequence[Piece], graphs: GraphsByForm, deadline: Deadline, until: Deadline
+    ) -> dict[Piece, PieceOutcome]:
+        """What becomes of larger pieces, compared by `until`; that one cannot be optimized is no error, in strict mode either."""
         try:
-            return dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline), strict=True))
+            return dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline, until=until), strict=True))
         except Exception as error:
             if len(pieces) <= 1:
                 _log.debug("a larger program is not tried", exc_info=True)
                 return dict.fromkeys(pieces, PieceOutcome(None, f"{type(error).__name__}: {error}"))
-            until = Deadline(deadline.share(0.5))  # one that fails is no reason to lose the others
+            first = Deadline(deadline.share(0.5))  # one that fails is no reason to lose the others
             half = len(pieces) // 2
-            return self._searched(pieces[:half], graphs, until) | self._searched(pieces[half:], graphs, deadline)
+            return self._searched(pieces[:half], graphs, first, until) | self._searched(pieces[half:], graphs, deadline, until)
 
-    def _objection(self, piece: Piece, outcome: PieceOutcome, steps: tuple[Step, ...], outcomes: Outcomes) -> str:
+    def _objection(
+        self, piece: Piece, outcome: PieceOutcome, steps: tuple[Step, ...], outcomes: Outcomes, deadline: Deadline
+    ) -> str:
         """Why a piece does not replace steps; "" where its kernels beat these."""
         if outcome.result is None or not outcome.runs:
             return outcome.reason
         rival = _Rival(piece, steps, outcomes)
         try:
-            found = self.optimizer.duel(piece, outcome.result, rival.module, rival.description)
+            found = self.optimizer.duel(piece, outcome.result, rival.module, rival.description, deadline)
         except Exception as error:  # there is what runs without it
             _log.warning("comparing a piece with smaller ones failed; please report this", exc_info=True)
             return f"{type(error).__name__}: {error}"
+        if found is None:
+            return out_of_time(COMPARED)
         return "" if found.clear else f"its kernels are not clearly faster than what they would replace ({found.speedup:.2f}x)"
 
     def _refuse(self, lost: Mapping[Piece, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 import weakref
 from collections import Counter
@@ -44,7 +45,7 @@ from mugraph.selection.whole_programs import (
     superoptimize_program,
     superoptimize_program_elsewhere,
 )
-from mugraph.support.deadline import Deadline
+from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.support.progress import ProgressCallback, silent
 from mugraph.support.store import Mode, Store, digest_of
 from mugraph.support.user_warnings import warn_user
@@ -59,8 +60,14 @@ _WORTH_RETRYING = 1.2
 _LEAST_SECONDS = 5.0
 """Of processor time, what most pieces need to have kernels found, compiled, compared and proved."""
 
+_BEFORE_OTHERS = 2
+"""With time for so many pieces at least, a small one comes before those that move the most bytes."""
+
 _RIVAL = "PyTorch's calls"
 """What kernels of a piece are to beat where both are timed."""
+
+_DUEL_CALLS = 4
+"""Calls of kernels that a duel takes at least, PyTorch's being about as long: each side is warm before it is timed."""
 
 _LITTLE = 0.02
 """Pieces of which so small a part is predicted to be saved at best, as large products beside a sum, come behind the others."""
@@ -173,14 +180,17 @@ class Share:
 
     budget: float | None
     enough: float | None
+    until: Deadline = NO_LIMIT
+    """Of everything that is done about their graph: what was found of one is compared with PyTorch's calls by then."""
 
     @classmethod
-    def of(cls, deadline: Deadline, fraction: float) -> Share:
-        """That part of what is left, or as much as most pieces need: some have kernels then, and not none."""
+    def of(cls, deadline: Deadline, fraction: float, until: Deadline | None = None) -> Share:
+        """That part of what is left, or as much as most pieces need: some have kernels then, and not none. It is compared `until`
+        another deadline, or the same."""
         fair, remaining = deadline.share(fraction), deadline.remaining
         if fair is None or remaining is None:
             return cls(None, None)
-        return cls(max(fair, min(remaining, _least_seconds())), fair)
+        return cls(max(fair, min(remaining, _least_seconds())), fair, deadline if until is None else until)
 
     def exceeds(self, before: Share) -> bool:
         """Whether it is so much more than was given before that it may find what that did not."""
@@ -280,13 +290,14 @@ class Optimizer:
         *,
         once: bool = False,
         decided: Callable[[Mapping[Piece, PieceOutcome]], None] | None = None,
+        until: Deadline | None = None,
     ) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
-        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured. Small ones come first, or on a
-        machine too busy for all of them those that move the most bytes in a call of the graph; behind them those of which little
-        is predicted to be saved. Unless only `once`, what is left of the time is for pieces whose time ran out, those first that
-        move the most bytes. `decided` is told after each program that kernels run what is known of pieces by then.
+        A program whose form is in `graphs` is scheduled as the muGraph there, and not measured. They come as `_in_order` has
+        them. Unless only `once`, what is left of the time is for pieces whose time ran out, those first that move the most bytes.
+        `decided` is told after each program that kernels run what is known of pieces by then. What was found is compared with
+        PyTorch's calls `until` another deadline, that of everything that is done about the graph.
         """
         self._drop_wrong()
         keys = [*map(self.key, pieces)]
@@ -295,26 +306,37 @@ class Optimizer:
         def by_bytes(key: str) -> int:
             return -often[key] * sum(node.output.bytes for node in distinct[key].program.inputs())
 
-        unknown = [key for key in distinct if key not in self._outcomes]
-        hurried = not deadline.allows(len(unknown) * _least_seconds())
-        unknown.sort(key=by_bytes if hurried else lambda key: _size(distinct[key]))
-        unknown.sort(key=lambda key: self.saves_little(distinct[key]))
+        unknown = self._in_order({key: distinct[key] for key in distinct if key not in self._outcomes}, by_bytes, deadline)
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
             left = sum(_size(distinct[other]) for other in unknown[number:])
-            self._try(key, distinct[key], Share.of(deadline, _size(distinct[key]) / left), graphs)
+            self._try(key, distinct[key], Share.of(deadline, _size(distinct[key]) / left, until), graphs)
             if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
                 decided({piece: outcome for piece, outcome in known if outcome is not None})
         needy = [key for key in distinct if self._outcomes[key].ran_out and not once]
         needy.sort(key=by_bytes)
         while needy:
-            more = Share.of(deadline, 1 / len(needy))
+            more = Share.of(deadline, 1 / len(needy), until)
             if more.exceeds(self._shares[needy[0]]):
                 self._try(needy[0], distinct[needy[0]], more, graphs, again=True)
                 needy.pop(0)
             else:
                 needy.pop()  # which leaves more to the others
         return [self._outcomes[key] for key in keys]
+
+    def _in_order(self, pieces: Mapping[str, Piece], by_bytes: Callable[[str], int], deadline: Deadline) -> list[str]:
+        """The names of pieces in the order in which they are searched: small ones first, or on a machine too busy for all of them
+        those that move the most bytes in a call of the graph, behind a small one, with which something is proved soon; last those
+        of which little is predicted to be saved."""
+        little = {key for key, piece in pieces.items() if self.saves_little(piece)}
+        sizes = {key: _size(piece) for key, piece in pieces.items()}
+        if deadline.allows(len(pieces) * _least_seconds()):
+            return sorted(pieces, key=lambda key: (key in little, sizes[key]))
+        smallest = ""
+        if deadline.allows(_BEFORE_OTHERS * _least_seconds()):
+            worthwhile = (key for key in pieces if key not in little)
+            smallest = min(worthwhile, key=lambda key: (sizes[key], -by_bytes(key)), default="")
+        return sorted(pieces, key=lambda key: (key in little, key != smallest, by_bytes(key)))
 
     def saves_little(self, piece: Piece) -> bool:
         """Whether kernels of a piece are predicted to save next to nothing beside PyTorch's calls."""
@@ -345,7 +367,7 @@ class Optimizer:
             if refused is not None and _nameless(piece.program) == _nameless(refused.program):
                 return PieceOutcome(None, why_nothing(refused.report, len(refused.candidates)))
             if budget == 0.0:
-                return PieceOutcome(None, _out_of_time("it was searched"), late=True)
+                return PieceOutcome(None, out_of_time("it was searched"), late=True)
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)), again)
             if result.report.interrupted:
                 if self._waited_for:  # who presses Ctrl-C while a model compiles wants his program to end
@@ -405,10 +427,14 @@ class Optimizer:
         if not result.executable.machine.available:
             cost = result.best.cost
             return "" if cost is None else not_predicted_to_pay(piece, cost, device_for(self.options.target))
-        layers = self._layers_of(piece)
+        share = self._shares.get(self.key(piece))
+        until = NO_LIMIT if share is None else share.until
+        layers = self._layers_of(piece, until)
         outcome = self.duel(
-            piece, result, lambda: with_packed_weights(piece, layers) if layers else as_torch(piece), str(len(layers))
+            piece, result, lambda: with_packed_weights(piece, layers) if layers else as_torch(piece), str(len(layers)), until
         )
+        if outcome is None:
+            return out_of_time(COMPARED)
         library = " with packed weights" if layers else ""
         return "" if outcome.clear else f"its kernels are not clearly faster than torch{library} ({outcome.speedup:.2f}x)"
 
@@ -428,15 +454,18 @@ class Optimizer:
         """The linear layers of a piece that the library could have."""
         return [] if self.library is None else [str(piece.nodes.index(layer.product)) for layer in layers_of(piece)]
 
-    def _layers_of(self, piece: Piece) -> list[LibraryKernel]:
-        """The linear layers of a piece that have packed weights where PyTorch runs it best."""
+    def _layers_of(self, piece: Piece, until: Deadline) -> list[LibraryKernel]:
+        """The linear layers of a piece that have packed weights where PyTorch runs it best, as far as there is time to see."""
         library = self.library
-        return [] if library is None else [each for each in layers_of(piece) if library.is_faster(each, Deadline(None))]
+        return [] if library is None else [each for each in layers_of(piece) if library.is_faster(each, until)]
 
-    def duel(self, piece: Piece, result: Superoptimized, module: Callable[[], fx.GraphModule], rival: str) -> Duel:
-        """The kernels against a module that does the same, as `rival` says, as measured now or in an earlier call.
+    def duel(
+        self, piece: Piece, result: Superoptimized, module: Callable[[], fx.GraphModule], rival: str, until: Deadline = NO_LIMIT
+    ) -> Duel | None:
+        """The kernels against a module that does the same, as `rival` says, as measured now or in an earlier call; None where
+        there is no time for a round of it.
 
-        The module is made only where it is measured now.
+        The module is made only where it is measured now. What there was too little time for is not kept.
         """
         store = Store.of(self.options.cache)
         strides = str([_recorded(node).stride() for node in piece.inputs])
@@ -448,8 +477,11 @@ class Optimizer:
         if record is not None and still_counts(record, self.options.background):
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(record)
-        outcome = against(piece, result, module())
-        store.put(KIND, key, while_serving(outcome.to_json(), self.options.background))
+        if not until.allows(_DUEL_CALLS * (result.best.latency or 0.0)):
+            return None
+        outcome = against(piece, result, module(), until)
+        if not until.passed:
+            store.put(KIND, key, while_serving(outcome.to_json(), self.options.background))
         return outcome
 
 
@@ -496,7 +528,7 @@ def why_nothing(report: Report, proved: int) -> str:
     """Why a program for which so many muGraphs were proved runs without kernels."""
     if ran_out(report, proved):
         until = f"one of its {report.proposed} muGraphs was proved" if report.proposed else "a muGraph was found"
-        return _out_of_time(until)
+        return out_of_time(until)
     if proved:
         return "its kernels are slower than its operators one by one"
     if report.rejected:
@@ -505,7 +537,11 @@ def why_nothing(report: Report, proved: int) -> str:
     return f"there are no kernels that are better: {report.exhausted_what}"
 
 
-def _out_of_time(until: str) -> str:
+COMPARED = "its kernels were compared with what they would replace"
+
+
+def out_of_time(until: str) -> str:
+    """Why a program whose time ran out before something runs without kernels."""
     return f"the time ran out before {until}; a larger budget may find kernels"
 
 
@@ -515,13 +551,15 @@ def optimizer(options: PieceOptions, tell: ProgressCallback = silent, elsewhere:
     return Optimizer(options, tell, elsewhere, serving=True)
 
 
-def against(piece: Piece, result: Superoptimized, module: fx.GraphModule) -> Duel:
-    """The kernels as challengers of a module, on random tensors with the strides of the piece's inputs."""
+def against(piece: Piece, result: Superoptimized, module: fx.GraphModule, until: Deadline = NO_LIMIT) -> Duel:
+    """The kernels as challengers of a module, on random tensors with the strides of the piece's inputs; no round but the first
+    starts that may end after the deadline."""
     tensors, machine = _examples(piece), result.executable.machine
+    left = until.remaining
     with torch.no_grad():
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
         theirs = machine.timed(functools.partial(module.forward, *tensors))
-        outcome = duel(ours.run, theirs.run, clock=ours.clock)
+        outcome = duel(ours.run, theirs.run, clock=ours.clock, limit=math.inf if left is None else left)
     result.executable.forget_weights()  # random ones
     return outcome
 

@@ -269,10 +269,11 @@ class _Planner:
     def _in_passing(self, whole: Partition, deadline: Deadline) -> Outcomes:
         """What becomes of pieces that are tried but once; whoever waits is told of those that kernels run so far."""
         decided = _so_far(whole, self.ways, self.improved)
-        return _by_piece(whole, self.optimizer.outcomes(whole.pieces, self.known, deadline, once=True, decided=decided))
+        outcomes = self.optimizer.outcomes(whole.pieces, self.known, deadline, once=True, decided=decided, until=self.deadline)
+        return _by_piece(whole, outcomes)
 
     def _outcomes(self, whole: Partition, deadline: Deadline) -> Outcomes:
-        return _by_piece(whole, self.optimizer.outcomes(whole.pieces, self.known, deadline))
+        return _by_piece(whole, self.optimizer.outcomes(whole.pieces, self.known, deadline, until=self.deadline))
 
     def _ends(self, deadline: Deadline) -> bool:
         return deadline.passed or self.optimizer.interrupted
@@ -341,7 +342,9 @@ def _laid_out(
         whole = with_channels_last(graph, whole)
     new = [piece for piece in whole.pieces if piece not in decided]
     until = Deadline(deadline.share(_TURNED))
-    return _decided(whole, layout, dict(decided) | dict(zip(new, optimizer.outcomes(new, graphs, until), strict=True)))
+    return _decided(
+        whole, layout, dict(decided) | dict(zip(new, optimizer.outcomes(new, graphs, until, until=deadline), strict=True))
+    )
 
 
 def _with_layers_of_lost(plan: Plan, device: str, optimizer: Optimizer, deadline: Deadline) -> Plan:

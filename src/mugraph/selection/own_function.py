@@ -40,15 +40,19 @@ class OwnCall:
         named = zip(self.kwargs, moved[len(self.args) :], strict=True)
         return OwnCall(self.fn, moved[: len(self.args)], dict(named))
 
-    def beside(self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool) -> BaselineComparison:
+    def beside(
+        self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool, kept: bool = False
+    ) -> BaselineComparison:
         """Whole calls of a result beside the function's and, if `compiled`, those of what torch.compile makes of it.
 
-        There is at least a round, and time for some, also where nothing is left until the deadline. On a busy machine calls take
-        longer, and differ as much more, so that more rounds are needed to tell them apart.
+        There is at least a round, and time for some, also where nothing is left until the deadline; on a busy machine no more
+        time where some was `kept` for them. Calls take longer there, and differ as much more, so that more rounds are needed to
+        tell them apart.
         """
         slower, left = slowdown(), deadline.remaining
         seconds = _SECONDS_COMPILED if compiled else _SECONDS * slower**2
-        limit = math.inf if left is None or compiled else max(left, _LEFT * min(slower, _STRETCHED))
+        beyond = _LEFT if kept else _LEFT * min(slower, _STRETCHED)
+        limit = math.inf if left is None or compiled else max(left, beyond)
         return compare(result, self.fn, self.args, self.kwargs, seconds=seconds, limit=limit, compiled=compiled, machine=machine)
 
 
