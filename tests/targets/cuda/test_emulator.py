@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mugraph.errors import CompilationFailed, InvalidInput
-from mugraph.targets.cuda.emulator import Emulation, Fault, emulate
+from mugraph.targets.cuda.emulator import Emulation, Fault, emulate, toolchain
 from mugraph.targets.launch import LaunchShape
 from targets.cuda.kernels import COLUMNS, DEPTH, MATMUL_SHAPE, VALID_ROWS, changed, matmul, root_mean_square
 
@@ -141,6 +141,15 @@ def test_a_write_races_with_any_reader_but_the_writer_itself(readers: str) -> No
     """
     shown, _ = run_on_a_warp(body, RAMP)
     assert (shown.findings == ()) == (readers == "i == 5")
+
+
+def test_the_compiler_s_own_linker_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "float *s = (float *)shared_memory();\ns[i] = x[i];\ny[i] = s[31 - i];\n"
+    shown, _ = run_on_a_warp(body, RAMP)
+    monkeypatch.setattr(toolchain, "_linker", tuple)
+    again, _ = run_on_a_warp(f"{body} ", RAMP)  # another text, which is linked anew
+    assert again.findings == shown.findings
+    assert {finding.line for finding in again.findings} == {2, 3}
 
 
 def test_blocks_are_not_ordered() -> None:

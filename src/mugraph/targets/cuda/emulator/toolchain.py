@@ -42,13 +42,19 @@ def build_library(source: str, folder: Path) -> Path:
 
     Raises TargetUnavailable without a C++ compiler, CompilationFailed when it rejects the kernels.
     """
-    text, code, library = folder / "emulated.cpp", folder / "kernels.o", folder / "kernels.so"
-    machine = folder / "emulator.o"
+    code, machine, library = folder / "kernels.o", folder / "emulator.o", folder / "kernels.so"
     machine.write_bytes(_machine())
-    text.write_text(emulated_text(source), encoding="utf-8")
-    _run(_KERNEL_FLAGS, "-c", str(text), "-o", str(code))
-    _run(("-shared",), str(code), str(machine), "-o", str(library))
+    code.write_bytes(_compiled(emulated_text(source), folder))
+    _run(("-shared", *_linker()), str(code), str(machine), "-o", str(library))
     return library
+
+
+def _compiled(text: str, folder: Path) -> bytes:
+    """The object file of kernels between emulated definitions, made in `folder`."""
+    file, code = folder / "emulated.cpp", folder / "kernels.o"
+    file.write_text(text, encoding="utf-8")
+    _run(_KERNEL_FLAGS, "-c", str(file), "-o", str(code))
+    return code.read_bytes()
 
 
 def emulated_text(source: str) -> str:
@@ -82,12 +88,22 @@ def _compiler() -> str:
 
 
 @cache
+def _version() -> str:
+    """What the compiler says of itself."""
+    return subprocess.run([_compiler(), "-v"], capture_output=True, text=True).stderr
+
+
+@cache
+def _linker() -> tuple[str, ...]:
+    """The flag of a linker that is quicker than the compiler's own, where there is one."""
+    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+
+
+@cache
 def _machine() -> bytes:
     """The compiled emulator, an object file, kept in the user's cache by its sources and the compiler."""
-    compiler = _compiler()
-    version = subprocess.run([compiler, "-v"], capture_output=True, text=True).stderr
     texts = [_text(name) for name in (*_HEADERS, *_MACHINE)]
-    key = hashlib.sha256("\0".join((compiler, version, *_MACHINE_FLAGS, *texts)).encode()).hexdigest()
+    key = hashlib.sha256("\0".join((_compiler(), _version(), *_MACHINE_FLAGS, *texts)).encode()).hexdigest()
     return kept_object(cache_directory() / "objects" / f"emulator-{key[:32]}.o", _compile_machine)
 
 
