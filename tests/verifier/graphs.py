@@ -216,6 +216,8 @@ def mutants(graph: Graph) -> Iterator[Graph]:
         for place, name, values in _changes(node):
             original = place[name]
             for value in values:
+                if value == original:
+                    continue
                 place[name] = value
                 with contextlib.suppress(MugraphError):
                     yield graph_from_json(document)
