@@ -34,14 +34,18 @@ ERRORS = {DType.FP32: 2e-6, DType.FP16: 2e-3, DType.BF16: 1.5e-2}
 """Largest error that rounding explains, relative to the largest result."""
 
 
-def emulated(graph: Graph, machine: EmulatedCuda, seed: int = 0, scale: float = 1.0) -> float:
-    """The largest error of a graph's kernels on the emulator, relative to float64; inputs are normal numbers times `scale`."""
+def emulated(graph: Graph, machine: EmulatedCuda, seed: int = 0, scale: float = 1.0, lowered: Executable | None = None) -> float:
+    """The largest error of a graph's kernels on the emulator, relative to float64; inputs are normal numbers times `scale`.
+
+    The kernels are those of `lowered`, where it is given, with the machine's edit of their text.
+    """
     generator = torch.Generator().manual_seed(seed)
     kinds = {ours: theirs for theirs, ours in DTYPES.items()}
     shapes = [(node.output.shape, kinds[node.output.dtype]) for node in graph.inputs()]
     inputs = [(scale * torch.randn(shape, generator=generator)).to(dtype) for shape, dtype in shapes]
     expected = evaluate(graph, [tensor.double().numpy() for tensor in inputs], FloatArithmetic())
-    results = Executable(graph, machine)(*inputs)
+    lowered = Executable(graph, machine) if lowered is None else lowered
+    results = Executable(graph, machine, lowered.sources, launches=lowered.launches)(*inputs)
     return max(_error(result.double().numpy(), exact) for result, exact in zip(results, expected, strict=True))
 
 

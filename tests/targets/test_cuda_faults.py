@@ -13,9 +13,9 @@ import pytest
 from lower.graphs import attention, rms_norm_linear
 from lower.test_staging import normed_twice
 from mugraph.ir import DType, Graph
-from mugraph.runtime import Executable
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
+from targets.plants import sound
 from targets.test_cuda import ERRORS, emulated
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++")
@@ -31,7 +31,7 @@ APART = replace(CLEAN, apart=True)
 
 def kernel_text(graph: Graph, machine: EmulatedCuda = CLEAN) -> str:
     """The text of the only kernel of a graph, without the functions before it."""
-    (text,) = Executable(graph, machine).sources.values()
+    (text,) = sound(graph, machine.machine, machine.apart).sources.values()
     return text[text.index('extern "C" __global__') :]
 
 
@@ -42,7 +42,7 @@ def is_caught(graph: Graph, old: str, new: str, occurrence: int = 0, clean: Emul
     assert len(before) == occurrence + 1, f"the kernel has no {old!r} number {occurrence}"
     changed = old.join(before) + new + after
     machine = replace(clean, edit=lambda text: text.replace(kernel, changed), findings=[])
-    error = emulated(graph, machine)
+    error = emulated(graph, machine, lowered=sound(graph, clean.machine, clean.apart))
     dtype = graph.inputs()[0].output.dtype
     return bool(machine.findings) or not error < ERRORS[dtype]
 
@@ -124,7 +124,7 @@ def test_a_staged_input(old: str, new: str) -> None:
     kernel = kernel_text(STAGED)
     assert old in kernel
     machine = replace(CLEAN, edit=lambda text: text.replace(kernel, kernel.replace(old, new)), findings=[])
-    error = emulated(STAGED, machine)
+    error = emulated(STAGED, machine, lowered=sound(STAGED, CLEAN.machine, CLEAN.apart))
     assert machine.findings or not error < ERRORS[DType.BF16]
 
 
