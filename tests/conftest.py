@@ -6,7 +6,6 @@ give to the emulator of CUDA or to Triton's interpreter run on the GPU that PyTo
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 import os
@@ -16,8 +15,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from compilations import Compilations
 from mugraph.support import seeds
+from mugraph.support.store import cache_directory
 from mugraph.targets.cuda import nvrtc
+from mugraph.targets.cuda.emulator import toolchain
 
 os.environ["MUGRAPH_CACHE"] = "off"
 
@@ -79,9 +81,11 @@ def _fixed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_once() -> Iterator[None]:
-    """A process compiles the same text for the same GPU once, as users do, whose store keeps what tests' own stores do not."""
+    """The same kernels are compiled once, as by users, whose store keeps what tests' own stores do not."""
+    kept = Compilations(cache_directory() / "tests")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvrtc, "_compile", functools.cache(nvrtc._compile))
+        patch.setattr(nvrtc, "_compile", kept.cubins())
+        patch.setattr(toolchain, "_compiled", kept.objects())
         yield
 
 
