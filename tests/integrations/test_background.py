@@ -583,6 +583,9 @@ def test_an_error_of_the_program_ends_it_as_ever() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_process_goes_on_by_itself() -> None:
     done = ended("""
+from mugraph.selection import qualification
+
+qualification._COMPILED = 1  # any kernels will do
 child = os.fork()
 with torch.no_grad():
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
