@@ -26,6 +26,7 @@ os.environ["MUGRAPH_CACHE"] = "off"
 WHOLE_PATHS = ("frontend", "integrations", "pieces", "sizes")
 """Folders with tests of what is done with results, from the search to the call."""
 FEW_COMPILED = 4
+LITTLE_OPTIMIZED = "-O1"
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("fresh", deadline=None)
@@ -91,7 +92,7 @@ def _compiled_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_are_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """By day, tests of what is done with results have the first four candidates compiled and timed, and not sixteen.
+    """By day, tests of what is done with results have the first four candidates compiled, at `-O1`, and timed, and not sixteen.
 
     Which of them is chosen is the matter of `tests/selection`; what kernels look like, of `tests/runtime` and `tests/targets`.
     """
@@ -99,8 +100,10 @@ def _few_are_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     from mugraph.selection import qualification
+    from mugraph.targets.cpu import compiler
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "_OPTIMIZATION", LITTLE_OPTIMIZED)
         patch.setattr(qualification, "_COMPILED", FEW_COMPILED)
         yield
 

@@ -22,8 +22,8 @@ from mugraph.host.objects import kept_object, loaded_object, rebuilt_object
 from mugraph.support.store import cache_directory
 from mugraph.targets.cpu import Vectors
 
+_OPTIMIZATION = "-O3"
 _FLAGS = (
-    "-O3",
     "-march=native",
     "-std=gnu11",
     "-fPIC",
@@ -43,7 +43,8 @@ _log = logging.getLogger(__name__)
 
 def flags_for(platform: str) -> tuple[str, ...]:
     """The flags of every compiler on a platform as `sys.platform` names it."""
-    return (*_FLAGS, _LATE_SYMBOLS) if platform == "darwin" else _FLAGS
+    late = (_LATE_SYMBOLS,) if platform == "darwin" else ()
+    return (_OPTIMIZATION, *_FLAGS, *late)
 
 
 @dataclass(frozen=True, slots=True)
