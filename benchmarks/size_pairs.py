@@ -36,7 +36,7 @@ import torch
 
 from mugraph import Dim
 from mugraph.frontend import trace
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.ir.graph import Graph
 from mugraph.sizes.dims import Declared
 from mugraph.sizes.sliced_functions import SlicedFunction, sliced_function

@@ -12,8 +12,9 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.recording.export import recorded_at_all_sizes
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.merged_rows import merged_rows
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, check_slices, with_sizes
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices, with_sizes
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 WEIGHT, TABLE, SQUARE = torch.randn(8, 12), torch.randn(9, 8), torch.randn(3, 8, 8)

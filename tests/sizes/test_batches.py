@@ -18,7 +18,7 @@ from mugraph.checker import Rejected
 from mugraph.checker.batch_ranges import check_batches
 from mugraph.cli.batches_check import check_range_of_batches
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.sizes.batched_functions import batched_function
 from mugraph.sizes.batched_results import BatchTable
 from mugraph.sizes.chunk_plans import Chunk

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mugraph
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.results.data import Report
 from mugraph.sizes.batched_functions import batched_function
 from mugraph.sizes.dims import Declared, Dim, Dynamic

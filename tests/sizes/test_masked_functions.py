@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.sizes.capacities import capacities
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.masked_functions import MaskedFunction, masked_function

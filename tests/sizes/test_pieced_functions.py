@@ -18,7 +18,7 @@ from counted_calls import more_in_the_first
 from mugraph import Dim, DynamicSuperoptimized
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend import trace
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.pieces.data import PartitionedResult
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.dims import Declared

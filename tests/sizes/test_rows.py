@@ -18,7 +18,7 @@ from mugraph.checker import Rejected
 from mugraph.checker.size_ranges import check_sizes
 from mugraph.cli.sizes_check import check_range
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, StorageError
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.sizes.dims import Declared, Dynamic
 from mugraph.sizes.row_functions import RowFunction, pairs_of_sizes, row_function
 from mugraph.sizes.saved_sizes import LoadedRows

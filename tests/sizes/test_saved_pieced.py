@@ -17,7 +17,7 @@ from mugraph import Dim, DynamicSuperoptimized
 from mugraph.cli.certificate_check import EXIT_CODES
 from mugraph.cli.verify import verify
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.sizes.chunk_plans import Costs
 from mugraph.sizes.dims import Declared

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true
 
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.sliced_functions import SlicedFunction, compared_sizes, sliced_function
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, check_slices
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices
 from mugraph.sizes.dims import repeated
 
 Step = Callable[[torch.Tensor, random.Random], torch.Tensor]

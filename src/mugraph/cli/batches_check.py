@@ -34,7 +34,7 @@ def _alone(folder: Path) -> str:
 
 def _function(word: str, saved: SavedBatches, programs: Programs) -> Part:
     """Whether a function is these masked programs at every length, and does the same to every sample."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.batched_functions import batched_function
 
     lengths = next(iter(saved.capacities.values())).dynamic

@@ -43,7 +43,7 @@ def _none_reached(folder: Path) -> str:
 
 def _function(word: str, saved: SavedCapacities, programs: Programs) -> Part:
     """Whether a function is one masked graph at every size of the range, and these programs are that at their capacities."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.masked_functions import masked_function
 
     try:

@@ -94,7 +94,7 @@ class _Recorded:
 
 def _function(word: str, saved: SavedPieced, programs: Programs) -> Part:
     """Whether a function acts on slices at every size of the range, and makes the saved calls."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.pieces.saved_graph import calls_to_json
     from mugraph.pieces.saved_pieces import SavedPieces
     from mugraph.sizes.saved_pieced import calls_of

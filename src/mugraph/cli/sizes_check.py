@@ -33,7 +33,7 @@ def _one_program(folder: Path) -> str:
 
 def _function(word: str, saved: SavedSizes, programs: Programs) -> Part:
     """Whether a function acts on slices at every size of the range, and these programs are what it is of each."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 
     try:
         sliced, claim = _recorded(word, saved)
@@ -55,7 +55,7 @@ def _function(word: str, saved: SavedSizes, programs: Programs) -> Part:
 
 def _recorded(word: str, saved: SavedSizes) -> tuple[SlicedFunction, str]:
     """The function of a range of sizes, or of rows of two dimensions, and for which sizes it is that; raises SizeMatters."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.row_functions import row_function
     from mugraph.sizes.sliced_functions import sliced_function
 

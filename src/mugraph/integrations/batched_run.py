@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from mugraph.frontend.partitioning.splice import laid_out
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.masked_parts import BatchedPart, MaskedPart
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
 from mugraph.runtime.benchmarking import quickest
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.covering import joined

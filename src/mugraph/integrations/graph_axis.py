@@ -14,8 +14,9 @@ from torch import fx
 
 from mugraph.frontend.rewriting.graph_passes import owner_of
 from mugraph.frontend.rewriting.node_traits import mutates
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters, axis_of
 from mugraph.frontend.symbolic_sizes.merged_rows import merged_rows, pairs_of_results
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, axis_of, check_slices, with_sizes
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices, with_sizes
 
 _SMALLEST = 2
 """PyTorch makes graphs of their own for sizes 0 and 1."""

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mugraph.frontend.operators.torch_casts import tensor_of, tensors_of
 from mugraph.frontend.rewriting.graph_passes import concrete, numbers_of, ready_to_cut
 from mugraph.frontend.rewriting.node_traits import bytes_of
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters, varies
 from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
 from mugraph.frontend.symbolic_sizes.masked_parts import (
     BatchedPart,
@@ -35,7 +36,6 @@ from mugraph.frontend.symbolic_sizes.masked_parts import (
     with_parts,
 )
 from mugraph.frontend.symbolic_sizes.row_parts import RowPart, row_parts
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, varies
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn
 from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.covered_graph import CoveredGraph

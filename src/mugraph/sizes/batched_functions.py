@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.frontend.calls.calling import Calling
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.batch_axis import batch_dim, check_samples
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
 from mugraph.ir.graph import Graph
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.sizes.batches import Samples

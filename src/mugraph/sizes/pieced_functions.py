@@ -27,7 +27,8 @@ from mugraph.frontend.operators.torch_casts import name_of
 from mugraph.frontend.partitioning.partition import Piece
 from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.rewriting.graph_passes import owner_of
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, keeps_order
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.frontend.symbolic_sizes.slice_rules import keeps_order
 from mugraph.ir.graph import Graph
 from mugraph.pieces.cutting import prepared
 from mugraph.pieces.data import PartitionedResult

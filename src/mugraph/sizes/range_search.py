@@ -47,7 +47,7 @@ def _fill(
     deadline: Deadline,
 ) -> None:
     """Let the result have kernels in the first way that the function takes."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.sliced_functions import NoProgram, sliced_function
 
     args, kwargs = arguments
@@ -84,7 +84,7 @@ def _rows(
 ) -> RowResults[DynamicSuperoptimized] | None:
     """Kernels for rows of both dimensions; None for a function that they cannot run, or of which none are found, and why in
     `reason`."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.row_functions import row_function
     from mugraph.sizes.row_results import RowResults
 
@@ -109,7 +109,7 @@ def _batches(
 ) -> BatchTable | None:
     """Kernels for a batch and a length; None for a function that they cannot run, or of which none are found, and why in
     `reason`."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.batched_functions import batched_function
     from mugraph.sizes.batched_results import BatchTable
 
@@ -130,7 +130,7 @@ def _pieces(
     result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
 ) -> PiecedFunction | None:
     """The function as calls that act on slices, of which programs are parts; None where it is not, and why in `reason`."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.pieced_functions import pieced_function
 
     try:
@@ -147,7 +147,7 @@ def _capacities(
     result: DynamicSuperoptimized, arguments: tuple[Sequence[Any], Mapping[str, Any]], deadline: Deadline
 ) -> CapacityTable | None:
     """Kernels of a few capacities; None for a function that they cannot run, or of which none are found, and why in `reason`."""
-    from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.capacity_results import CapacityTable
     from mugraph.sizes.masked_functions import masked_function
 

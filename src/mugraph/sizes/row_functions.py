@@ -16,8 +16,9 @@ from torch.export.graph_signature import OutputKind, TensorArgument
 
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.merged_rows import merged_rows, pairs_of_results
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, check_slices, with_sizes
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices, with_sizes
 from mugraph.sizes.dims import Declared, Dim, Sizes
 from mugraph.sizes.rows import Rows
 from mugraph.sizes.sliced_functions import (

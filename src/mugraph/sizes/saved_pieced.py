@@ -28,7 +28,7 @@ from mugraph.frontend.calls.saved_constants import SavedConstant
 from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
 from mugraph.frontend.partitioning.partition import Piece
 from mugraph.frontend.recording.recorded_graph import RecordedGraph
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.ir.graph import Graph
 from mugraph.pieces.data import CutGraph, PartitionedResult
 from mugraph.pieces.plan import Plan

@@ -152,7 +152,7 @@ class SizeTable:
     def _becomes_pieced(self) -> None:
         """Put sizes together of results in pieces, if that can be; else none are, and the result says why. Where time was
         wanting to ask, sizes of the table have their results, and the function itself answers at others."""
-        from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters
+        from mugraph.frontend.symbolic_sizes.axes import SizeMatters
         from mugraph.sizes.pieced_functions import pieced_function  # loads PyTorch
 
         result = self.result

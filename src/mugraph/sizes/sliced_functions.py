@@ -21,7 +21,8 @@ from mugraph.frontend import trace
 from mugraph.frontend.calls.pytree import Arguments, FunctionCalling, same_value
 from mugraph.frontend.recording.compiler_questions import asked_outside_torch
 from mugraph.frontend.recording.export import recorded_at_all_sizes
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, check_slices
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices
 from mugraph.ir.graph import Graph
 from mugraph.sizes.dims import Declared, Dim
 from mugraph.sizes.sliced_programs import Places, SlicedProgram

@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mugraph.frontend.operators.torch_casts import name_of, tensors_of
 from mugraph.frontend.rewriting.permuted_blocks import arranged
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.one_symbol import OneSymbol
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, check_slices
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices
 from mugraph.sizes.pieced_functions import Axes, axes_between, paired
 
 

@@ -15,17 +15,11 @@ import torch
 from torch import fx
 
 from mugraph.frontend.operators.torch_casts import tensors_of
+from mugraph.frontend.symbolic_sizes.axes import Axis, SizeMatters, symbols_of
 from mugraph.frontend.symbolic_sizes.merged_rows import expression_of
 from mugraph.frontend.symbolic_sizes.one_symbol import OneSymbol
-from mugraph.frontend.symbolic_sizes.symbolic_axis import (
-    Axis,
-    Call,
-    SizeMatters,
-    check_slices,
-    keeps_order,
-    symbols_of,
-    with_sizes,
-)
+from mugraph.frontend.symbolic_sizes.slice_rules import Call, keeps_order
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices, with_sizes
 
 _OTHER = 53
 """What stands for the other size, of which no rule knows."""

@@ -25,16 +25,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from mugraph.frontend.rewriting.node_traits import mutates
+from mugraph.frontend.symbolic_sizes.axes import Axis, SizeMatters, dim_of, symbols_of
 from mugraph.frontend.symbolic_sizes.equations import Equation
-from mugraph.frontend.symbolic_sizes.symbolic_axis import (
-    Axis,
-    Call,
-    SizeMatters,
-    check_call,
-    check_one_symbol,
-    dim_of,
-    symbols_of,
-)
+from mugraph.frontend.symbolic_sizes.slice_rules import Call
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_call, check_one_symbol
 
 _aten = torch.ops.aten
 _APPENDED = 4

@@ -17,9 +17,10 @@ from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mugraph.frontend.operators.torch_casts import tensors_of
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters, axis_of, symbols_of
 from mugraph.frontend.symbolic_sizes.masked_axis import name_of
 from mugraph.frontend.symbolic_sizes.one_symbol import OneSymbol
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, axis_of, check_slices, symbols_of
+from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices
 
 _MOVING = "view reshape _unsafe_view flatten unflatten unsqueeze squeeze clone contiguous alias detach _to_copy to expand"
 _OF_PARTS = (

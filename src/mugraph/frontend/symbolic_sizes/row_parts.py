@@ -20,8 +20,9 @@ from mugraph.frontend.operators.torch_casts import draws_random_numbers, tensors
 from mugraph.frontend.partitioning.library import is_constant, mark_constant
 from mugraph.frontend.rewriting.graph_passes import owner_of
 from mugraph.frontend.rewriting.node_traits import mutates
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters, symbols_of, varies
 from mugraph.frontend.symbolic_sizes.merged_rows import RowCalls, moves
-from mugraph.frontend.symbolic_sizes.symbolic_axis import SizeMatters, symbols_of, varies, with_sizes
+from mugraph.frontend.symbolic_sizes.symbolic_axis import with_sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
