@@ -23,6 +23,7 @@ from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
 from mugraph.pieces.predicted_cost import share_saved
 from mugraph.pieces.products_apart import ProductsApart
+from mugraph.runtime.benchmarking import Duel
 from mugraph.support.deadline import Deadline
 
 CACHED, WIDTH = 24, 8
@@ -255,6 +256,20 @@ def test_what_there_was_no_time_for_is_begun_when_there_is(monkeypatch: pytest.M
     found = optimizer.outcomes(pieces, {}, Deadline(60.0))
     assert asked == [True, True], "as what earlier processes had no time for either is, where it is tried first"
     assert not any(outcome.ran_out for outcome in found)
+
+
+def test_what_there_was_no_time_to_compare_is_compared_for_a_graph_with_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    duels = iter([None, Duel(rounds=20, won=20, speedup=2.0)])
+    monkeypatch.setattr(Optimizer, "duel", lambda *_: next(duels))
+    pieces = partition(recorded_graph(record(lambda x: (x * x).sum(-1), (torch.randn(4, 8),))).module.graph).pieces
+    optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
+    (hurried,) = optimizer.outcomes(pieces, {}, Deadline(60.0))
+    assert hurried.uncompared
+    assert not hurried.runs
+    assert not hurried.ran_out, "its muGraph was found"
+    assert optimizer.outcomes(pieces, {}, Deadline(60.0)) == [hurried], "with as much time"
+    (compared,) = optimizer.outcomes(pieces, {}, Deadline(120.0))
+    assert compared.runs
 
 
 def test_a_piece_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:

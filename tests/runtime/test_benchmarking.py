@@ -155,7 +155,9 @@ def test_calls_that_wait_are_no_more_than_there_is_time_for(clock: Clock) -> Non
 def test_rounds_end_before_the_limit(clock: Clock) -> None:
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=7.5)] == [2, 2]
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=0.0)] == [1, 1]
-    assert duel(clock.taking(itertools.repeat(1.0)), clock.taking(itertools.repeat(1.0)), limit=7.5).rounds == 2
+    outcome = duel(clock.taking(itertools.repeat(1.0)), clock.taking(itertools.repeat(1.0)), limit=7.5)
+    assert (outcome.rounds, outcome.cut_short) == (2, True)
+    assert not duel(clock.taking(itertools.repeat(1.0)), clock.taking(itertools.repeat(1.0)), limit=1e9).cut_short
 
 
 @pytest.mark.parametrize(("slowdown", "rounds"), [(1.0, 5), (4.0, 20), (1e3, 30)])
@@ -172,7 +174,7 @@ def test_a_terminal_shows_a_duel_in_a_line() -> None:
 
 
 def test_duels_are_read_as_they_were_written() -> None:
-    for outcome in (Duel(20, 15, 1.25), Duel.of([1.0, 2.0], [3.0, 3.0])):
+    for outcome in (Duel(20, 15, 1.25), Duel.of([1.0, 2.0], [3.0, 3.0]), Duel(2, 1, 1.0, cut_short=True)):
         assert Duel.from_json(outcome.to_json()) == outcome
     for values in ({}, {"rounds": 1, "won": 1, "speedup": None}, {"rounds": "many", "won": 1, "speedup": 1.0}):
         with pytest.raises((KeyError, TypeError, ValueError)):

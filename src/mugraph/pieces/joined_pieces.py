@@ -74,7 +74,8 @@ class Joiner:
         proposed = [*self.proposed(whole, {}, DECISIVE)]
         seconds = deadline.share(_AHEAD)
         made = self._searched(proposed, graphs, Deadline(_SECONDS if seconds is None else seconds), deadline)
-        self._refuse({piece: outcome.reason for piece, outcome in made.items() if not (outcome.runs or outcome.ran_out)})
+        lost = {piece: outcome for piece, outcome in made.items() if not outcome.runs}
+        self._refuse({piece: each.reason for piece, each in lost.items() if not (each.ran_out or each.uncompared)})
         return tuple(piece for piece, outcome in made.items() if outcome.runs)
 
     def joined(

@@ -173,6 +173,11 @@ class PieceOutcome:
             and ran_out(result.report, len(result.candidates))
         )
 
+    @property
+    def uncompared(self) -> bool:
+        """Whether there are kernels, and no time was left to compare them with PyTorch's calls."""
+        return self.result is not None and self.reason == out_of_time(COMPARED)
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -313,7 +318,7 @@ class Optimizer:
             if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
                 decided({piece: outcome for piece, outcome in known if outcome is not None})
-        needy = [key for key in distinct if self._outcomes[key].ran_out and not once]
+        needy = [key for key in distinct if (self._outcomes[key].ran_out or self._outcomes[key].uncompared) and not once]
         needy.sort(key=by_bytes)
         while needy:
             more = Share.of(deadline, 1 / len(needy), until)
@@ -480,7 +485,7 @@ class Optimizer:
         if not until.allows(_DUEL_CALLS * (result.best.latency or 0.0)):
             return None
         outcome = against(piece, result, module(), until)
-        if not until.passed:
+        if not outcome.cut_short:
             store.put(KIND, key, while_serving(outcome.to_json(), self.options.background))
         return outcome
 

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from mugraph.devices.host import slowdown
@@ -108,6 +108,8 @@ class Duel:
     """Of the challenger."""
     theirs: Spread | None = None
     """Of the defender."""
+    cut_short: bool = False
+    """Whether a limit ended the rounds, of which there would have been more."""
 
     def __repr__(self) -> str:
         return f"<Duel: {self.speedup:.3g} times as fast, the faster in {self.won} of {self.rounds} rounds>"
@@ -135,7 +137,14 @@ class Duel:
     def from_json(cls, values: Mapping[str, Any]) -> Duel:
         """The duel `to_json` wrote; raises KeyError, TypeError or ValueError for anything else."""
         ours, theirs = (None if values[side] is None else Spread(**values[side]) for side in ("ours", "theirs"))
-        return cls(int(values["rounds"]), int(values["won"]), float(values["speedup"]), ours, theirs)
+        return cls(
+            int(values["rounds"]),
+            int(values["won"]),
+            float(values["speedup"]),
+            ours,
+            theirs,
+            bool(values.get("cut_short", False)),
+        )
 
 
 def duel(
@@ -147,8 +156,10 @@ def duel(
 ) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds, where other work
     has the cores longer (`stretched`); `limit` is as in `in_turns`."""
+    cut: list[bool] = []
     with raised_as_they_were():
-        return Duel.of(*in_turns((challenger, defender), stretched(seconds), limit, clock=clock))
+        times = in_turns((challenger, defender), stretched(seconds), limit, clock=clock, cut_short=lambda: cut.append(True))
+    return replace(Duel.of(*times), cut_short=bool(cut))
 
 
 class SideFailed(Exception):
@@ -174,9 +185,10 @@ def in_turns(
     limit: float = math.inf,
     rounds: int = _MOST,
     clock: Clock | None = None,
+    cut_short: Callable[[], object] = lambda: None,
 ) -> list[list[float]]:
     """Seconds of a typical call of each side, in up to so many `rounds`, as `bursts_in_turns` times them. Raises SideFailed."""
-    bursts = bursts_in_turns(sides, seconds, limit, rounds, clock)
+    bursts = bursts_in_turns(sides, seconds, limit, rounds, clock, cut_short)
     return [[statistics.median(calls) for calls in of_side] for of_side in bursts]
 
 
@@ -186,10 +198,12 @@ def bursts_in_turns(
     limit: float = math.inf,
     rounds: int = _MOST,
     clock: Clock | None = None,
+    cut_short: Callable[[], object] = lambda: None,
 ) -> list[list[Burst]]:
     """Of each side, a burst of calls for each of up to so many `rounds`, all warm; another side begins each round.
 
-    No round but the first starts that may end after `limit` seconds, warming up included. Calls are timed by `clock`, by default
+    No round but the first starts that may end after `limit` seconds, warming up included, and `cut_short` is called where that
+    ends them. Calls are timed by `clock`, by default
     that of the wall. Raises SideFailed.
     """
     begun = time.perf_counter()
@@ -200,6 +214,7 @@ def bursts_in_turns(
     while (done := len(times[0])) < rounds and (done < _FEWEST or time.perf_counter() - started < seconds):
         before = time.perf_counter()
         if done and before - begun + longest > limit:
+            cut_short()
             break
         for turn in range(len(sides)):
             number = (done + turn) % len(sides)
