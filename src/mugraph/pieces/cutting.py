@@ -56,8 +56,9 @@ _PLACE = re.compile(r"^operator aten\.\w+( \([^)]*\))?: ")
 _ROUNDS = 5
 """Calls of which each part is timed."""
 _CALLS_SECONDS, _CALLS, _CALLS_SHARE = 3.0, 18, 0.3
-"""Seconds of a quiet machine for calls of the whole and the function, for how many there is time at least (four to see that both
-agree, three that are not timed, ten of five rounds, one of each part), and the largest part of the budget for them."""
+"""Seconds of a quiet machine for calls of the whole and the function, for how many there is time at least (three or four to see
+that both agree, two to four that warm them up, ten of five rounds, one of each part), and the largest part of the budget for
+them."""
 _LONG_SECONDS = 0.2
 """A call that takes longer is not repeated without need."""
 

@@ -130,21 +130,16 @@ class Duel:
         return self.speedup > 1 and self.won - self.rounds / 2 > math.sqrt(self.rounds)  # two deviations of a fair coin
 
     def to_json(self) -> dict[str, Any]:
-        """The duel as JSON values."""
-        return asdict(self)
+        """The duel as JSON values, without whether it was cut short: what was is not kept."""
+        values = asdict(self)
+        del values["cut_short"]
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Duel:
         """The duel `to_json` wrote; raises KeyError, TypeError or ValueError for anything else."""
         ours, theirs = (None if values[side] is None else Spread(**values[side]) for side in ("ours", "theirs"))
-        return cls(
-            int(values["rounds"]),
-            int(values["won"]),
-            float(values["speedup"]),
-            ours,
-            theirs,
-            bool(values.get("cut_short", False)),
-        )
+        return cls(int(values["rounds"]), int(values["won"]), float(values["speedup"]), ours, theirs)
 
 
 def duel(
