@@ -144,6 +144,16 @@ def test_no_duel_begins_that_cannot_end_in_time(
     assert duel() == WON
 
 
+def test_no_duel_of_kernels_that_were_not_timed_begins_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor against what PyTorch makes of linear layers that there was no time to look at."""
+    monkeypatch.setattr(piece_optimizer, "against", lambda *_: WON)
+    ((piece, result),) = planned(Decided(WON)).results.items()
+    result.best = replace(result.best, latency=None)
+    optimizer, module = Optimizer(PieceOptions(cache="off")), functools.partial(as_torch, piece)
+    assert optimizer.duel(piece, result, module, "torch", Deadline(0.0)) is None
+    assert optimizer.duel(piece, result, module, "torch", Deadline(100.0)) == WON
+
+
 def test_a_duel_that_time_cut_short_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that ended before the time did, as another round would not have."""
     monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))

@@ -482,7 +482,7 @@ class Optimizer:
         if record is not None and still_counts(record, self.options.background):
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 return Duel.from_json(record)
-        if not until.allows(_DUEL_CALLS * (result.best.latency or 0.0)):
+        if until.passed or not until.allows(_DUEL_CALLS * (result.best.latency or 0.0)):
             return None
         outcome = against(piece, result, module(), until)
         if not outcome.cut_short:
