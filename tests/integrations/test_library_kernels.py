@@ -15,6 +15,7 @@ from mugraph.integrations.torch_compile import Compiled, compilations
 from mugraph.pieces import piece_optimizer
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.packed_weights import _LAYERS
+from mugraph.pieces.piece_options import PieceOptions
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +106,7 @@ def test_nothing_is_packed_where_memory_is_short() -> None:
     assert layers() == []
     assert last().packed_bytes == 0
     with pytest.raises(InvalidInput, match="pack=1"):
-        piece_optimizer.PieceOptions.of({"pack": 1})
+        PieceOptions.of({"pack": 1})
 
 
 def test_packed_weights_leave_memory_for_others(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

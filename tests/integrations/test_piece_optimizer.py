@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mugraph.errors import InvalidInput, TargetUnavailable
-from mugraph.pieces.piece_optimizer import PieceOptions, why_nothing
+from mugraph.pieces.piece_options import PieceOptions
+from mugraph.pieces.piece_outcomes import why_nothing
 from mugraph.results.data import Rejection, Report
 
 

@@ -32,7 +32,7 @@ from mugraph.integrations import graph_sizes, optimized_graph
 from mugraph.integrations.background import BackgroundGraph, Queue
 from mugraph.integrations.torch_compile import BUDGETS, Compilations, Compiled, compilations
 from mugraph.pieces import library_ways, piece_optimizer
-from mugraph.pieces.piece_optimizer import PieceOptions
+from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import plans
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel

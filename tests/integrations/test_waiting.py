@@ -14,7 +14,7 @@ from mugraph.errors import InvalidInput
 from mugraph.integrations import waiting
 from mugraph.integrations.waiting import Notice, tell
 from mugraph.pieces import piece_optimizer
-from mugraph.pieces.piece_optimizer import PieceOptions
+from mugraph.pieces.piece_options import PieceOptions
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import INTERRUPTED, Event
 

@@ -23,7 +23,9 @@ from mugraph.pieces import joined_pieces, piece_optimizer
 from mugraph.pieces.joined_pieces import Joiner
 from mugraph.pieces.kept_joins import KIND, KeptJoins
 from mugraph.pieces.library_ways import Library
-from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions, PieceOutcome
+from mugraph.pieces.piece_optimizer import Optimizer
+from mugraph.pieces.piece_options import PieceOptions
+from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.plan import Plan, _Cutter, plans
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build

@@ -19,7 +19,9 @@ from mugraph.frontend.partitioning.partition import Piece, partition
 from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
-from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, PieceOutcome, Share
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, Share
+from mugraph.pieces.piece_options import PieceOptions
+from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
 from mugraph.pieces.predicted_cost import share_saved
 from mugraph.pieces.products_apart import ProductsApart

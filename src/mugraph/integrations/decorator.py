@@ -26,7 +26,8 @@ from mugraph.frontend import trace
 from mugraph.frontend.calls.objects import flat, leaves_of
 from mugraph.frontend.calls.pytree import FunctionCalling
 from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
-from mugraph.pieces.piece_optimizer import PieceOptions, why_nothing
+from mugraph.pieces.piece_options import PieceOptions
+from mugraph.pieces.piece_outcomes import why_nothing
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER

@@ -44,7 +44,8 @@ from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
 from mugraph.integrations.optimized_graph import optimized, planned
 from mugraph.integrations.sliced_graph import sliced_graph
-from mugraph.pieces.piece_optimizer import GraphsByForm, PieceOptions
+from mugraph.pieces.piece_optimizer import GraphsByForm
+from mugraph.pieces.piece_options import PieceOptions
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.structure_key import form_of
 from mugraph.sizes.growing_kernels import short_iterations

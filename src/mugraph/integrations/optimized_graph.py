@@ -22,7 +22,8 @@ from mugraph.frontend.rewriting.node_traits import bytes_of
 from mugraph.integrations.background import BackgroundGraph, queue
 from mugraph.integrations.waiting import tell, waiting
 from mugraph.pieces.library_ways import example_of
-from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOptions, optimizer
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, optimizer
+from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import Plan, plans
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import quickest

@@ -39,7 +39,7 @@ from mugraph.integrations.background import BackgroundGraph, Run, queue
 from mugraph.integrations.graph_sizes import at_all_sizes
 from mugraph.integrations.optimized_graph import Compilations, Compiled, compilations, planned
 from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph, is_compared
-from mugraph.pieces.piece_optimizer import PieceOptions
+from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import OwnKernels, Plan
 from mugraph.support.garbage import old_objects_frozen
 from mugraph.support.user_warnings import warn_user

@@ -35,7 +35,8 @@ from mugraph.frontend.rewriting.graph_passes import ready_to_cut
 from mugraph.frontend.source_lines import line_of_node
 from mugraph.pieces.data import CutGraph
 from mugraph.pieces.partitioned import Partitioned, with_report
-from mugraph.pieces.piece_optimizer import Optimizer, PieceOptions
+from mugraph.pieces.piece_optimizer import Optimizer
+from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import plans
 from mugraph.pieces.predicted_cost import seconds_of_calls
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked

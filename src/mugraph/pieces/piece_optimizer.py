@@ -10,17 +10,17 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.devices import Device, device_for, resolved
+from mugraph.devices import Device, device_for
 from mugraph.devices.host import slowdown
 from mugraph.devices.targets import target_row
-from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, TargetUnavailable
+from mugraph.errors import LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.operators.torch_casts import tensor_of
 from mugraph.frontend.partitioning.library import LibraryKernel
 from mugraph.frontend.partitioning.partition import Piece
@@ -29,25 +29,22 @@ from mugraph.ir.graph import Graph
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.kept_joins import KeptJoins
 from mugraph.pieces.library_ways import Library, example_of, layers_of, weights_of, with_packed_weights
+from mugraph.pieces.piece_options import PieceOptions
+from mugraph.pieces.piece_outcomes import NOT_COMPARED, PieceOutcome, out_of_time, why_nothing
 from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
-from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel, duel, in_turns, raised_as_they_were, still_counts, while_serving
-from mugraph.search.constraints import SearchSpace
-from mugraph.search.executors import Workers, check_workers
-from mugraph.selection.qualification import Evidence
 from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import (
     Elsewhere,
     OptimizationSettings,
-    check_evidence,
     superoptimize_program,
     superoptimize_program_elsewhere,
 )
 from mugraph.support.deadline import NO_LIMIT, Deadline
 from mugraph.support.progress import ProgressCallback, silent
-from mugraph.support.store import Mode, Store, digest_of
+from mugraph.support.store import Store, digest_of
 from mugraph.support.user_warnings import warn_user
 from mugraph.targets.machine import machine_for
 from mugraph.verifier.certificate import digest
@@ -75,108 +72,9 @@ _LITTLE = 0.02
 _UNTIMED_SAVING = 0.05
 """The part of the time of torch's calls, which is predicted rather too low, that kernels must be predicted to save untimed."""
 
-Keep = Literal["faster", "all"]
 GraphsByForm = dict[tuple[object, ...], Graph]
 """By the form of a program, the muGraph that was best for it at some sizes."""
 _Known = Mapping[tuple[object, ...], Graph]
-
-
-@dataclass(frozen=True, slots=True)
-class PieceOptions:
-    """What `torch.compile(..., backend="mugraph", options={...})` may say.
-
-    `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have shares of it by their
-    operators, or what most need on a busy machine, and what these leave is for those whose time ran out. `keep` is "faster" to
-    run a piece by its kernels only where they were measured to beat torch, or are predicted to on a GPU that is not here, "all"
-    to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes that keep coming get kernels. With
-    `background` calls are answered at once, by PyTorch until there are kernels, and programs are searched in another process
-    (`mugraph.integrations.background`). With `strict` a piece that cannot be optimized is an error instead of a line in the log.
-    With `pack`, weights of convolutions and linear layers that the library runs are kept in its own layout too, which takes
-    their memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others, `progress`
-    among them, are as in `mugraph.superoptimize`.
-    """
-
-    target: str = "cpu"
-    budget: float | None = 40.0
-    keep: Keep = "faster"
-    sizes: int = 8
-    strict: bool = False
-    cache: Store | Mode | str | None = None
-    seed: int | None = None
-    max_error: float = 2**-40
-    evidence: Evidence = "bounded"
-    space: SearchSpace | None = None
-    workers: Workers = 1
-    profile: bool = True
-    pack: bool = True
-    background: bool = False
-    progress: ProgressCallback | bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.keep not in get_args(Keep):
-            raise InvalidInput(f"option keep={self.keep!r}: use one of {', '.join(get_args(Keep))}")
-        if not isinstance(self.sizes, int) or self.sizes < 0:
-            raise InvalidInput(f"option sizes={self.sizes!r}: use a number of sizes, at least 0")
-        for name in ("strict", "pack", "background"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidInput(f"option {name}={getattr(self, name)!r}: use True or False")
-        if self.strict and self.background:
-            raise InvalidInput("option strict=True: with background=True calls are answered before anything could be raised")
-        if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
-            raise InvalidInput(f"option progress={self.progress!r}: use True, or a function of a mugraph.support.progress.Event")
-        if self.progress and self.background:
-            raise InvalidInput(
-                "option progress: with background=True no call waits; mugraph.integrations.background.graphs() say how far it is"
-            )
-        if not isinstance(self.space, SearchSpace | None):
-            raise InvalidInput(f"option space={self.space!r}: use a mugraph.SearchSpace")
-        if isinstance(self.cache, str):
-            Mode.parse(self.cache)
-        Deadline(self.budget)
-        check_evidence(self.seed, self.max_error, self.evidence)
-        check_workers(self.workers)
-        object.__setattr__(self, "target", resolved(self.target))
-        device_for(self.target)
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any] | None) -> PieceOptions:
-        """Options from what the user wrote; raises InvalidInput naming what is wrong, TargetUnavailable for an unknown target."""
-        names = [field.name for field in fields(cls)]
-        for name in options or {}:
-            if name not in names:
-                raise InvalidInput(f"unknown option {name!r} of backend mugraph; use {', '.join(names)}")
-        return cls(**(options or {}))
-
-
-@dataclass(frozen=True, slots=True)
-class PieceOutcome:
-    """What was found for a program (None: it could not be optimized), and why torch runs it ("": kernels do)."""
-
-    result: Superoptimized | None
-    reason: str = ""
-    late: bool = False
-    """Whether there was no time at all for it."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether kernels run it."""
-        return self.result is not None and not self.reason
-
-    @property
-    def ran_out(self) -> bool:
-        """Whether there are no kernels for want of time, and not in earlier processes that had as much."""
-        result = self.result
-        return self.late or (
-            result is not None
-            and not result.found
-            and not result.report.recalled
-            and ran_out(result.report, len(result.candidates))
-        )
-
-    @property
-    def uncompared(self) -> bool:
-        """Whether there are kernels, and no time was left to compare them with PyTorch's calls."""
-        return self.result is not None and self.reason == out_of_time(COMPARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +337,7 @@ class Optimizer:
             piece, result, lambda: with_packed_weights(piece, layers) if layers else as_torch(piece), str(len(layers)), until
         )
         if outcome is None:
-            return out_of_time(COMPARED)
+            return NOT_COMPARED
         library = " with packed weights" if layers else ""
         return "" if outcome.clear else f"its kernels are not clearly faster than torch{library} ({outcome.speedup:.2f}x)"
 
@@ -518,36 +416,6 @@ def not_predicted_to_pay(piece: Piece, seconds: float, device: Device) -> str:
         return ""
     ours, theirs = (f"{1e6 * each:.1f}" for each in (seconds, by_torch))
     return f"nothing is timed here, and kernels are predicted to take {ours} microseconds, torch's calls {theirs} ({device.name})"
-
-
-def ran_out(report: Report, proved: int) -> bool:
-    """Whether a program for which so many muGraphs were proved has no kernels for want of time."""
-    if proved or report.search.get("refused"):
-        return False
-    if report.rejected:
-        return any(each.unfinished for each in report.rejected)
-    return bool(report.proposed) or not report.exhausted
-
-
-def why_nothing(report: Report, proved: int) -> str:
-    """Why a program for which so many muGraphs were proved runs without kernels."""
-    if ran_out(report, proved):
-        until = f"one of its {report.proposed} muGraphs was proved" if report.proposed else "a muGraph was found"
-        return out_of_time(until)
-    if proved:
-        return "its kernels are slower than its operators one by one"
-    if report.rejected:
-        stage = report.rejected[0]
-        return f"none of its {report.proposed} muGraphs passed; {stage.stage}: {stage.reason}"
-    return f"there are no kernels that are better: {report.exhausted_what}"
-
-
-COMPARED = "its kernels were compared with what they would replace"
-
-
-def out_of_time(until: str) -> str:
-    """Why a program whose time ran out before something runs without kernels."""
-    return f"the time ran out before {until}; a larger budget may find kernels"
 
 
 @functools.cache

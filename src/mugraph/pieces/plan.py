@@ -30,7 +30,8 @@ from mugraph.pieces.joined_pieces import Joiner, Outcomes
 from mugraph.pieces.library_ways import Ways
 from mugraph.pieces.other_ways import Way, other_ways
 from mugraph.pieces.packed_weights import packed
-from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, PieceOutcome
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
+from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.products_apart import ProductsApart
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable

@@ -1,0 +1,69 @@
+"""What became of the program of a piece, and why PyTorch runs it where that is so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mugraph.results.data import Report
+from mugraph.results.superoptimized import Superoptimized
+
+
+def out_of_time(until: str) -> str:
+    """Why a program whose time ran out before something runs without kernels."""
+    return f"the time ran out before {until}; a larger budget may find kernels"
+
+
+NOT_COMPARED = out_of_time("its kernels were compared with what they would replace")
+
+
+@dataclass(frozen=True, slots=True)
+class PieceOutcome:
+    """What was found for a program (None: it could not be optimized), and why torch runs it ("": kernels do)."""
+
+    result: Superoptimized | None
+    reason: str = ""
+    late: bool = False
+    """Whether there was no time at all for it."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether kernels run it."""
+        return self.result is not None and not self.reason
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether there are no kernels for want of time, and not in earlier processes that had as much."""
+        result = self.result
+        return self.late or (
+            result is not None
+            and not result.found
+            and not result.report.recalled
+            and ran_out(result.report, len(result.candidates))
+        )
+
+    @property
+    def uncompared(self) -> bool:
+        """Whether there are kernels, and no time was left to compare them with PyTorch's calls."""
+        return self.result is not None and self.reason == NOT_COMPARED
+
+
+def ran_out(report: Report, proved: int) -> bool:
+    """Whether a program for which so many muGraphs were proved has no kernels for want of time."""
+    if proved or report.search.get("refused"):
+        return False
+    if report.rejected:
+        return any(each.unfinished for each in report.rejected)
+    return bool(report.proposed) or not report.exhausted
+
+
+def why_nothing(report: Report, proved: int) -> str:
+    """Why a program for which so many muGraphs were proved runs without kernels."""
+    if ran_out(report, proved):
+        until = f"one of its {report.proposed} muGraphs was proved" if report.proposed else "a muGraph was found"
+        return out_of_time(until)
+    if proved:
+        return "its kernels are slower than its operators one by one"
+    if report.rejected:
+        stage = report.rejected[0]
+        return f"none of its {report.proposed} muGraphs passed; {stage.stage}: {stage.reason}"
+    return f"there are no kernels that are better: {report.exhausted_what}"
