@@ -20,6 +20,7 @@ from mugraph.api import _recorded
 from mugraph.frontend.operators.torch_casts import name_of
 from mugraph.frontend.partitioning.library import LibraryKernel, convolutions, linear_layers, mark_constant
 from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
+from mugraph.host.tensor_state import forgotten
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import Library, Ways, example_of
 from mugraph.pieces.packed_weights import PackedConvolution, packed
@@ -369,6 +370,22 @@ def test_threads_that_call_at_once_never_keep_weights_that_changed() -> None:
             assert len(layer._packed.sources) == 1
             weight.neg_()
             torch.testing.assert_close(layer(rows, weight), F.linear(rows, weight))
+
+
+def test_weights_that_never_come_again_are_given_back() -> None:
+    graph = recorded(F.linear, torch.randn(4, 16), torch.randn(8, 16))
+    (kernel,) = linear_layers(graph.module.graph.nodes, "cpu")
+    rows, weight, layers = torch.randn(4, 16), torch.randn(8, 16), [packed(kernel, Layout.CONTIGUOUS) for _ in range(2)]
+    with forgotten():
+        for layer in (*layers, *layers):
+            torch.testing.assert_close(layer(rows, weight), F.linear(rows, weight))
+        assert all(layer._packed is not None for layer in layers)
+    for layer in layers:
+        assert layer._packed is None
+        assert layer._seen == ()
+        for _ in range(2):
+            torch.testing.assert_close(layer(rows, weight), F.linear(rows, weight))
+        assert layer._packed is not None
 
 
 def test_tensors_without_versions_are_not_kept() -> None:

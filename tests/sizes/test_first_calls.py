@@ -61,3 +61,14 @@ def test_weights_come_a_second_time_and_no_gradient_is_recorded() -> None:
 def test_they_end_when_they_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mugraph.sizes.first_calls._SECONDS", 0.0)
     call_each_once({5: linear}, lambda size: pytest.fail("it is called"))
+
+
+def test_calls_that_fail_are_left_to_whoever_makes_them() -> None:
+    called = list[int]()
+
+    def run(rows: torch.Tensor) -> torch.Tensor:
+        called.append(len(rows))
+        return torch.zeros(1, dtype=torch.int64) // 0
+
+    call_each_once({3: run, 6: run}, example)
+    assert called == [3, 3, 6]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mugraph.cli.verify import verify
 from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.pieces.partitioned import Partitioned, with_report
+from mugraph.runtime.packed_operands import Kept
 from mugraph.sizes.chunk_plans import Costs
 from mugraph.sizes.dims import Declared
 from mugraph.sizes.loaded_pieced import LoadedPieced
@@ -87,6 +89,27 @@ def test_sizes_are_called_when_they_are_read(folder: Path, monkeypatch: pytest.M
     read(folder)
     assert sizes == [*range(1, HIGH + 1)]
     assert len(weights) == 2, "they come again, and are packed"
+
+
+def test_nothing_is_kept_of_weights_that_were_made_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, made, weight = Kept(torch.clone, "weights"), list[weakref.ref[torch.Tensor]](), drawn(3)
+    monkeypatch.setattr("mugraph.sizes.loaded_pieced.call_each_once", lambda *_: made.append(weakref.ref(kept.of(weight))))
+    read(folder)
+    assert made[0]() is None
+
+
+def test_what_refuses_made_up_numbers_is_read_back(tmp_path: Path) -> None:
+    def divided(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return *mixed(x), torch.div(60, x.long(), rounding_mode="floor")
+
+    opt = made(divided, drawn(5, 16).abs() + 1, 1, 8, HIGH)
+    loaded = read(opt.save(tmp_path / "divided"))
+    for size in (1, 3, 8, 23, HIGH):
+        x = drawn(size, 16).abs() + 1
+        for ours, theirs in zip(loaded(x, W, V), opt(x), strict=True):
+            assert torch.equal(ours, theirs)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        loaded(torch.zeros(8, 16), W, V)
 
 
 def test_wrong_arguments_are_named(folder: Path) -> None:

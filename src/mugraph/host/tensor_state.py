@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy.typing as npt
 
 from mugraph.ir.graph import Shape
 
+_FORGETTING: ContextVar[list[Callable[[], None]] | None] = ContextVar("what forgets at the end", default=None)
 _SAMPLES = 16
 """Elements of a tensor that are looked at in every call, since `tensor.data` is written to without a trace."""
 
@@ -89,3 +92,23 @@ def place_of(tensor: Any) -> Place:
 def are_still(states: Sequence[TensorState], tensors: Sequence[Any]) -> bool:
     """Whether tensors are those that were seen, unchanged."""
     return len(states) == len(tensors) and all(map(TensorState.is_still, states, tensors))
+
+
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """What is made inside of tensors that never come again, as of an example's weights, is given back at the end."""
+    forgetting: list[Callable[[], None]] = []
+    token = _FORGETTING.set(forgetting)
+    try:
+        yield
+    finally:
+        _FORGETTING.reset(token)
+        for forget in forgetting:
+            forget()
+
+
+def at_the_end(forget: Callable[[], None]) -> None:
+    """Have something forgotten when the calls that are made `forgotten` are over; elsewhere it is kept."""
+    forgetting = _FORGETTING.get()
+    if forgetting is not None:
+        forgetting.append(forget)

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from mugraph.frontend.partitioning.library import Activation, Geometry, LibraryKernel
-from mugraph.host.tensor_state import Place, TensorState, are_still, place_of
+from mugraph.host.tensor_state import Place, TensorState, are_still, at_the_end, place_of
 from mugraph.pieces.image_layouts import Layout
 
 
@@ -76,8 +76,12 @@ class PackedKernel(ABC):
             again = self._again(source, parameters)
             if again is not None or self._packed is packed:  # else another thread packed them meanwhile
                 self._packed = again
+            at_the_end(self._forget)
             return again
         return packed
+
+    def _forget(self) -> None:
+        self._packed, self._seen = None, ()
 
     def _again(self, source: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Packed | None:
         """The parameters packed if they were here in the call before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import weakref
 from collections.abc import Callable, Hashable, Iterator
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mugraph.devices.host import free_memory, host_cpu
-from mugraph.host.tensor_state import Place, TensorState, is_traceable, memory_of, place_of
+from mugraph.host.tensor_state import Place, TensorState, at_the_end, is_traceable, memory_of, place_of
 from mugraph.lower.packing import Packing
 from mugraph.targets.cpu.packer import pack
 
@@ -63,7 +64,7 @@ class Kept(Generic[T]):
             known = _IN_USE.get((place, self.key))
             if known is None or not known.state.is_still(array):
                 known = None  # what is old is given back before there is more
-                self._known = {other: made for other, made in self._known.items() if other != place}
+                self._forget(place)
                 state = TensorState.of(array)  # before: what changes meanwhile is seen in the next call
                 known = _IN_USE[place, self.key] = _Made(state, self.make(array))
             self._keep(place, known)
@@ -73,6 +74,10 @@ class Kept(Generic[T]):
         """Keep what was made, and others as long as they are few and memory lasts."""
         several = len(self._known) < _MOST and _memory_lasts()
         self._known = {**(self._known if several else {}), place: made}  # anew: other threads may read
+        at_the_end(functools.partial(self._forget, place))
+
+    def _forget(self, place: Place) -> None:
+        self._known = {other: made for other, made in self._known.items() if other != place}
 
 
 def _memory_lasts() -> bool:

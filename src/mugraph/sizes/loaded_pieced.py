@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from mugraph.frontend.recording.recorded_graph import TensorsInOrder
+from mugraph.host.tensor_state import forgotten
 from mugraph.pieces.data import PartitionedResult
 from mugraph.pieces.partitioned import load as load_pieces
 from mugraph.results.serialization import ONE_PROGRAM, kind_of, read_manifest
@@ -33,10 +35,13 @@ class LoadedPieced(LoadedSizes):
     def __init__(self, saved: SavedPieced, table: Mapping[int, Superoptimized], alone: Mapping[int, Superoptimized]) -> None:
         self.alone = dict(alone)
         self._name, self._calls = saved.name, saved.calls
-        super().__init__(saved, saved.calls.inputs, table, saved.calls)
-        if is_of_the_library(next(iter(table.values())).target):
-            example = {number: each for number, each in enumerate(self._example(self.dim.low)) if self._inputs[number] is None}
-            call_each_once(self._runs, lambda size: (self._example(size, example), {}))
+        with forgotten():  # the weights of examples, of which kernels would hold copies
+            super().__init__(saved, saved.calls.inputs, table, saved.calls)
+            if is_of_the_library(next(iter(table.values())).target):
+                example = {
+                    number: each for number, each in enumerate(self._example(self.dim.low)) if self._inputs[number] is None
+                }
+                call_each_once(self._runs, lambda size: (self._example(size, example), {}))
 
     def plan(self, size: int) -> ChunkPlan:
         """How a size is covered."""
@@ -54,8 +59,9 @@ class LoadedPieced(LoadedSizes):
         module = made.cut.recorded.module
         other_size, other = next((known, graph) for known, graph in self._calls.graphs.items() if known != size)
         calls = RescaledCalls.of(module, size, other, other_size)
-        with torch.no_grad():
+        with torch.no_grad(), suppress(RuntimeError, IndexError):  # PyTorch's, of calls that refuse the example's numbers
             return sliced_pieces(module, made.cut.plan, self._inputs, self._places.outputs, example, calls=calls)
+        return None
 
     def _example(self, size: int, known: Mapping[int, torch.Tensor] = MappingProxyType({})) -> list[torch.Tensor]:
         """Tensors for a call of a size, of which some are `known` by their numbers."""
