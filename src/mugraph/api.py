@@ -138,7 +138,7 @@ def superoptimize(
     tests: by default the operating system's, so that nobody can foresee it; the certificate records it.
 
     `candidates` is how many muGraphs of a program as a whole are proved at most, the fastest ones: by default three, or without
-    `profile` one; for ranges of sizes one of each.
+    `profile` one, and one of each size of a range that others are put together of. Pieces of a function have their own numbers.
 
     `space` is the part of the search space that is wanted (`mugraph.SearchSpace`): what is found lies in it. Where nothing there
     is better than the original, the result runs that, as always.

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mugraph
+from mugraph.errors import InvalidInput
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.results.data import Report
 from mugraph.sizes.batched_functions import batched_function
@@ -110,6 +111,12 @@ def test_stages_of_all_sizes_are_added_up_and_one_mugraph_of_each_is_proved(aske
     assert made.times.measure >= sum(report.measure_seconds for report in reports)
     for stage in ("compile", "verify"):  # first slices are compiled, and what the function is at all sizes is asked
         assert getattr(made.times, stage) > sum(getattr(report, f"{stage}_seconds") for report in reports) > 0
+
+
+@pytest.mark.parametrize("wanted", [0, False])
+def test_no_mugraph_to_prove_is_refused_for_ranges_too(wanted: Any) -> None:
+    with pytest.raises(InvalidInput, match="prove at least one"):
+        mugraph.superoptimize(norm, (torch.randn(3, 4),), dynamic={0: {0: BATCH}}, candidates=wanted)
 
 
 def test_what_was_made_before_took_no_time() -> None:

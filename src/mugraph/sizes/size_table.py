@@ -134,7 +134,8 @@ class SizeTable:
     @property
     def _proved(self) -> int:
         """How many muGraphs of a size are proved: others are put together of the fastest one alone."""
-        return self.result.settings.get("candidates") or 1
+        asked: int | None = self.result.settings.get("candidates")
+        return 1 if asked is None else asked
 
     @property
     def _may_be_pieced(self) -> bool:
