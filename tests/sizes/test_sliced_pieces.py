@@ -264,3 +264,14 @@ def test_every_size_is_called_before_its_first_call(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(SlicedPieces, "_run", noted)
     result.prepare((drawn(5, TOKENS, 16),), {})
     assert [size for size in range(2, HIGH) if len(result.plan(size).chunks) == 1] == sizes
+
+
+def test_an_interrupt_among_the_first_calls_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    result = optimized()
+    monkeypatch.setattr("mugraph.sizes.first_calls.call_each_once", interrupted)
+    result.prepare((drawn(5, TOKENS, 16),), {})
+    monkeypatch.undo()
+    assert len(result(drawn(7, TOKENS, 16))[0]) == 7

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -121,7 +122,8 @@ class DynamicSuperoptimized(Shared):
 
             if is_of_the_library(next(iter(self.table.values())).target):
                 runs = {size: run for (size,), run in self._runs.items()}
-                call_each_once(runs, lambda size: self.declared.resized((size,), args, kwargs))
+                with suppress(KeyboardInterrupt):  # which ends these calls, and leaves what was found
+                    call_each_once(runs, lambda size: self.declared.resized((size,), args, kwargs))
         if self.rows is not None:
             self.rows.result.prepare()
 
