@@ -712,7 +712,7 @@ def test_checker_and_verifier_agree_on_mutants(tmp_path: Path, name: str) -> Non
     """Two implementations of what a muGraph means, and of which axes are parallel."""
     left, right = EQUAL[name]() if name in EQUAL else parts.graphs(parts.EQUAL[name])
     verdicts = []
-    for number, mutant in enumerate(mutants(right)):
+    for number, mutant in enumerate((right, *mutants(right))):
         verdict = verify_graphs(left, mutant)
         if verdict.equivalent and verdict.error_bound is None:
             continue
@@ -724,8 +724,7 @@ def test_checker_and_verifier_agree_on_mutants(tmp_path: Path, name: str) -> Non
             reached = False
         assert reached == verdict.equivalent, mutant
         verdicts.append(reached)
-    assert len(verdicts) > 10
-    assert any(verdicts)
+    assert verdicts[0]
     assert not all(verdicts)
 
 
