@@ -76,7 +76,7 @@ class Joiner:
         seconds = deadline.share(_AHEAD)
         made = self._searched(proposed, graphs, Deadline(_SECONDS if seconds is None else seconds), deadline)
         lost = {piece: outcome for piece, outcome in made.items() if not outcome.runs}
-        self._refuse({piece: each.reason for piece, each in lost.items() if not (each.ran_out or each.uncompared)})
+        self._refuse({piece: each.reason for piece, each in lost.items() if not each.wants_time})
         return tuple(piece for piece, outcome in made.items() if outcome.runs)
 
     def joined(

@@ -216,7 +216,7 @@ class Optimizer:
             if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
                 decided({piece: outcome for piece, outcome in known if outcome is not None})
-        needy = [key for key in distinct if (self._outcomes[key].ran_out or self._outcomes[key].uncompared) and not once]
+        needy = [key for key in distinct if self._outcomes[key].wants_time and not once]
         needy.sort(key=by_bytes)
         while needy:
             more = Share.of(deadline, 1 / len(needy), until)
@@ -302,7 +302,6 @@ class Optimizer:
     def _settings(self, piece: Piece, like: Graph | None, again: bool) -> dict[str, Any]:
         """Those of `OptimizationSettings` for a piece."""
         options, profile = self.options, self.options.profile and like is None
-        share = self._shares.get(self.key(piece))
         return {
             "target": options.target,
             "seed": options.seed,
@@ -316,10 +315,14 @@ class Optimizer:
             "pack": self.library is not None,
             "constants": self._weights(piece),
             "asked": options.budget if self._serving else None,
-            "enough": None if share is None else share.enough,
+            "enough": self._share_of(piece).enough,
             "unfinished": self._waited_for and not again,
             "rival": ", ".join((_RIVAL, *_torch_here())) if self.measures else "the program",
         }
+
+    def _share_of(self, piece: Piece) -> Share:
+        """What a piece was given when it was tried last; no limit where it was not."""
+        return self._shares.get(self.key(piece), Share(None, None))
 
     def _objection(self, piece: Piece, result: Superoptimized) -> str:
         """Why torch runs the piece all the same."""
@@ -330,8 +333,7 @@ class Optimizer:
         if not result.executable.machine.available:
             cost = result.best.cost
             return "" if cost is None else not_predicted_to_pay(piece, cost, device_for(self.options.target))
-        share = self._shares.get(self.key(piece))
-        until = NO_LIMIT if share is None else share.until
+        until = self._share_of(piece).until
         layers = self._layers_of(piece, until)
         outcome = self.duel(
             piece, result, lambda: with_packed_weights(piece, layers) if layers else as_torch(piece), str(len(layers)), until

@@ -46,6 +46,11 @@ class PieceOutcome:
         """Whether there are kernels, and no time was left to compare them with PyTorch's calls."""
         return self.result is not None and self.reason == NOT_COMPARED
 
+    @property
+    def wants_time(self) -> bool:
+        """Whether more time may find kernels, or show that those which were found are faster."""
+        return self.ran_out or self.uncompared
+
 
 def ran_out(report: Report, proved: int) -> bool:
     """Whether a program for which so many muGraphs were proved has no kernels for want of time."""
