@@ -24,7 +24,7 @@ from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
 from mugraph.pieces.predicted_cost import share_saved
-from mugraph.pieces.products_apart import ProductsApart
+from mugraph.pieces.products_apart import ProductsApart, large_layers
 from mugraph.runtime.benchmarking import Duel
 from mugraph.support.deadline import Deadline
 
@@ -347,7 +347,8 @@ def apart_of(rows: int, seconds: tuple[float, float], monkeypatch: pytest.Monkey
     monkeypatch.setattr("mugraph.pieces.library_ways._measured", lambda kernel, deadline: seconds)
     graph = recorded_graph(record(Bent(), (torch.ones(rows, 8192),))).module.graph
     whole, layers = partition(graph), linear_layers(graph.nodes, "cpu")
-    apart = ProductsApart.of(layers, whole.pieces, Optimizer(PieceOptions(cache="off", **options)), Deadline(60.0))  # type: ignore[arg-type]
+    optimizer = Optimizer(PieceOptions(cache="off", **options))  # type: ignore[arg-type]
+    apart = ProductsApart.of(large_layers(layers, whole.pieces, optimizer), optimizer, Deadline(60.0))
     assert {layer.product for layer in apart.library} | apart.by_torch <= {layer.product for layer in layers}
     return apart
 
@@ -376,6 +377,39 @@ def test_products_stay_in_programs_where_nothing_is_timed(monkeypatch: pytest.Mo
     assert apart_of(1024, (1.3, 1.0), monkeypatch, **options) == ProductsApart()
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["timed now", "known"])
+def test_something_small_is_searched_before_large_products_are_timed(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    """What reads a product, which is shorter than a norm; unless the times of all products are known."""
+    small = replace(device_for("cpu"), memory_bandwidth=3e10, cache_bandwidth=1e11, matmul_flops={DType.FP32: 2e11})
+    for module in ("products_apart", "piece_optimizer"):
+        monkeypatch.setattr(f"mugraph.pieces.{module}.device_for", lambda target: small)
+    done: list[str] = []
+
+    def timed(kernel: LibraryKernel, deadline: Deadline) -> tuple[float, float]:
+        done.append("timed")
+        return 1e-3, 1e-4
+
+    def tried(piece: Piece, *_: object) -> PieceOutcome:
+        done.append(" ".join(sorted(names(piece))))
+        return PieceOutcome(None, "there is nothing")
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return bent(x), torch.nn.functional.rms_norm(y, (64,))
+
+    monkeypatch.setattr("mugraph.pieces.library_ways._measured", timed)
+    bent, optimizer = Bent(), Optimizer(PieceOptions(cache="off"))
+    graph = recorded_graph(record(both, (torch.ones(1024, 8192), torch.ones(16, 64)))).module
+    layers = linear_layers(graph.graph.nodes, "cpu")
+    assert large_layers(layers, partition(graph.graph).pieces, optimizer) == layers
+    if known:
+        assert optimizer.library is not None
+        optimizer.library.faster(layers, Deadline(60.0), lambda event: None)
+    with mock.patch.object(optimizer, "_tried", tried):
+        plans(graph, "cpu", optimizer, Deadline(60.0))
+    assert done[:2] == (["timed", "mul tanh"] if known else ["mul tanh", "timed"])
+    assert done.count("timed") == done.count("rms_norm") == 1
+
+
 def test_what_stands_around_products_of_pytorch_is_cut_without_them() -> None:
     graph = recorded_graph(record(Bent(), (torch.ones(1024, 8192),))).module.graph
     (product,) = (layer.product for layer in linear_layers(graph.nodes, "cpu"))
@@ -390,6 +424,7 @@ def test_a_plan_is_cut_around_products_and_gives_the_same(monkeypatch: pytest.Mo
     apart: list[ProductsApart] = []
 
     def found(layers: Sequence[LibraryKernel], *_: object) -> ProductsApart:
+        layers = linear_layers(graph.graph.nodes, "cpu")  # not only large ones
         apart.append(ProductsApart(tuple(layers[:1]), frozenset(layer.product for layer in layers[1:])))
         return apart[-1]
 

@@ -207,7 +207,7 @@ class Optimizer:
         distinct, often = dict(zip(keys, pieces, strict=True)), Counter(keys)
 
         def by_bytes(key: str) -> int:
-            return -often[key] * sum(node.output.bytes for node in distinct[key].program.inputs())
+            return -often[key] * _bytes_of_inputs(distinct[key])
 
         unknown = self._in_order({key: distinct[key] for key in distinct if key not in self._outcomes}, by_bytes, deadline)
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
@@ -232,14 +232,15 @@ class Optimizer:
         those that move the most bytes in a call of the graph, behind a small one, with which something is proved soon; last those
         of which little is predicted to be saved."""
         little = {key for key, piece in pieces.items() if self.saves_little(piece)}
-        sizes = {key: _size(piece) for key, piece in pieces.items()}
         if deadline.allows(len(pieces) * _least_seconds()):
-            return sorted(pieces, key=lambda key: (key in little, sizes[key]))
-        smallest = ""
-        if deadline.allows(_BEFORE_OTHERS * _least_seconds()):
-            worthwhile = (key for key in pieces if key not in little)
-            smallest = min(worthwhile, key=lambda key: (sizes[key], -by_bytes(key)), default="")
-        return sorted(pieces, key=lambda key: (key in little, key != smallest, by_bytes(key)))
+            return sorted(pieces, key=lambda key: (key in little, _size(pieces[key])))
+        small = self.smallest(pieces.values()) if deadline.allows(_BEFORE_OTHERS * _least_seconds()) else []
+        return sorted(pieces, key=lambda key: (key in little, pieces[key] not in small, by_bytes(key)))
+
+    def smallest(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """The smallest of the pieces of which something is predicted to be saved; none where there is none."""
+        worthwhile = (piece for piece in pieces if not self.saves_little(piece))
+        return sorted(worthwhile, key=lambda piece: (_size(piece), _bytes_of_inputs(piece)))[:1]
 
     def saves_little(self, piece: Piece) -> bool:
         """Whether kernels of a piece are predicted to save next to nothing beside PyTorch's calls."""
@@ -404,6 +405,10 @@ def _nameless(program: Graph) -> list[tuple[object, ...]]:
 def _size(piece: Piece) -> int:
     """The operators of a piece, about proportional to which is the time that it takes."""
     return max(len(piece.program.kernels()), 1)
+
+
+def _bytes_of_inputs(piece: Piece) -> int:
+    return sum(node.output.bytes for node in piece.program.inputs())
 
 
 def _least_seconds() -> float:

@@ -32,7 +32,7 @@ from mugraph.pieces.other_ways import Way, other_ways
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
 from mugraph.pieces.piece_outcomes import PieceOutcome
-from mugraph.pieces.products_apart import ProductsApart
+from mugraph.pieces.products_apart import ProductsApart, large_layers
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.selection.structure_key import form_of
@@ -51,6 +51,8 @@ _AS_CUT = 0.6
 _TURNED = 0.6
 """The part of what is left of it for programs on images with channels last: whole calls are compared with the rest."""
 
+_SMALL = 0.1
+"""The part of the budget for a small program before large layers are timed."""
 
 OwnKernels = dict[tuple[tuple[fx.Node, ...], int], Executable]
 """By the calls of a piece and the identity of its kernels, these with weights of their own."""
@@ -211,7 +213,9 @@ class _Planner:
         """The graph cut by rules, around products that kernels would not make faster, and around larger programs that are
         predicted to be faster by far and that kernels run."""
         whole = self.cutter.cut(self.images)
-        apart = ProductsApart.of(self.layers, whole.pieces, self.optimizer, self.deadline)
+        large = large_layers(self.layers, whole.pieces, self.optimizer)
+        self._something_small(large)
+        apart = ProductsApart.of(large, self.optimizer, self.deadline)
         if apart != self.cutter.apart:
             self.cutter.apart = apart.within(within_memory(apart.library))
             whole = self.cutter.cut(self.images)
@@ -219,6 +223,16 @@ class _Planner:
             self.cutter.joined = ahead
             whole = self.cutter.cut(self.images)
         return whole
+
+    def _something_small(self, large: Sequence[LibraryKernel]) -> None:
+        """Optimize a small program that will stand beside large layers, before these are timed: something is proved soon."""
+        library = self.optimizer.library
+        if library is None or all(library.known_seconds(layer) for layer in large):
+            return
+        apart = ProductsApart(by_torch=frozenset(layer.product for layer in large))
+        pieces = replace(self.cutter, apart=apart).cut(self.images).pieces
+        small = self.optimizer.smallest(pieces)
+        self.optimizer.outcomes(small, self.known, Deadline(self.deadline.share(_SMALL)), once=True, until=self.deadline)
 
     def programs(self, whole: Partition, deadline: Deadline) -> tuple[Partition, Outcomes]:
         """Optimize the programs; those with parts of tensors that come to nothing are taken apart."""

@@ -42,25 +42,29 @@ class ProductsApart:
         return ProductsApart(tuple(layer for layer in self.library if layer in fitting), self.by_torch | others)
 
     @classmethod
-    def of(
-        cls, layers: Sequence[LibraryKernel], pieces: Sequence[Piece], optimizer: Optimizer, deadline: Deadline
-    ) -> ProductsApart:
-        """Those of a graph that is cut into pieces, as they are timed here; none where nothing is timed."""
+    def of(cls, large: Sequence[LibraryKernel], optimizer: Optimizer, deadline: Deadline) -> ProductsApart:
+        """Those of some large layers (see `large_layers`), as they are timed here."""
         library = optimizer.library
-        if library is None or not optimizer.measures:
+        if library is None or not large:
             return cls()
-        in_vain = {node for piece in pieces if optimizer.saves_little(piece) for node in piece.nodes}
-        device = device_for(optimizer.options.target)
-        large = [
-            layer
-            for layer in layers
-            if layer.product in in_vain and layer.ends is None and arithmetic_intensity(layer.product, device) * _READING >= 1
-        ]
         faster = library.faster(large, deadline, optimizer.tell)
-        as_fast = []
+        device, as_fast = device_for(optimizer.options.target), []
         for layer in large:
             seconds, needed = library.known_seconds(layer), seconds_of_calls([layer.product], device)
             if seconds is not None and min(seconds) <= _NEAR * needed * slowdown():
                 as_fast.append(layer)
         packed = tuple(layer for layer in as_fast if layer in faster)
         return cls(packed, frozenset(layer.product for layer in as_fast if layer not in packed))
+
+
+def large_layers(layers: Sequence[LibraryKernel], pieces: Sequence[Piece], optimizer: Optimizer) -> tuple[LibraryKernel, ...]:
+    """The linear layers of a graph that is cut into pieces which may be in no program; none where nothing is timed."""
+    if optimizer.library is None or not optimizer.measures:
+        return ()
+    in_vain = {node for piece in pieces if optimizer.saves_little(piece) for node in piece.nodes}
+    device = device_for(optimizer.options.target)
+    return tuple(
+        layer
+        for layer in layers
+        if layer.product in in_vain and layer.ends is None and arithmetic_intensity(layer.product, device) * _READING >= 1
+    )
