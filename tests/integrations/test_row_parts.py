@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from frontend.test_merged_rows import NOT_OF_ROWS
+from frontend.symbolic_sizes.test_merged_rows import NOT_OF_ROWS
 from integrations.test_rows import ALL, compiled, rows
 from mugraph.frontend.symbolic_sizes.row_parts import RowPart, row_parts
 from mugraph.integrations import covered_graph, graph_sizes

@@ -14,7 +14,7 @@ from mugraph.frontend import trace
 from mugraph.frontend.calls.calling import Positional, structure_of
 from mugraph.frontend.calls.pytree import Traced
 
-from .agreement import assert_agrees, random
+from ..agreement import assert_agrees, random
 
 X, Y = random(3, 4, seed=1), random(3, 4, seed=2)
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from mugraph.frontend import trace
 from mugraph.ir.dtypes import DType
 
-from .agreement import assert_agrees, random, run
+from ..agreement import assert_agrees, random, run
 
 X, Y, W = random(4, 6, seed=1), random(4, 6, seed=2), random(6, 3, seed=3)
 MASK, ROW = random(4, 6, seed=4) > 0, random(6, seed=5) > 0

@@ -18,7 +18,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.parts import parted
 from mugraph.ir.scans import SCANS
 
-from .agreement import assert_agrees, random
+from ..agreement import assert_agrees, random
 
 X, MASK, CUBE, LINE = random(4, 7, seed=1), random(4, 7, seed=2) > 0, random(3, 5, 2, seed=3), random(11, seed=4)
 SINGLE, SCALAR, COLUMN = random(1, 1, seed=5), random(seed=6), random(5, 1, seed=7)

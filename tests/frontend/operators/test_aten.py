@@ -13,7 +13,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.operators.aten import ROWS
 from mugraph.ir.program import Program
 
-from .agreement import positive, random, run
+from ..agreement import positive, random, run
 
 aten = torch.ops.aten
 X, Y = random(3, 4, seed=1), random(3, 4, seed=2)

@@ -16,7 +16,7 @@ from mugraph.errors import NotAProgram
 from mugraph.frontend import trace
 from mugraph.verifier import Outcome
 
-from .agreement import assert_agrees, random, run
+from ..agreement import assert_agrees, random, run
 
 Q, K, V = (random(2, 3, 6, 4, seed=seed) for seed in range(3))
 X, Y = random(6, 8, seed=3), random(6, 8, seed=4)

@@ -21,7 +21,7 @@ from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, Unsupporte
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 
-from .agreement import assert_agrees
+from ..agreement import assert_agrees
 
 X = torch.randn(3, 4)
 WEIGHT = torch.randn(4, 4)

@@ -25,7 +25,7 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.scalar import Scalar
 from mugraph.runtime import build
 
-from .agreement import assert_agrees, positive, random
+from ..agreement import assert_agrees, positive, random
 
 X, Y, M = random(3, 4, seed=1), random(3, 4, seed=2), random(4, 5)
 Q, K, V = random(2, 3, 6, 4), random(2, 3, 8, 4), random(2, 3, 8, 4, seed=1)

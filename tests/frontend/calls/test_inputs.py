@@ -17,7 +17,7 @@ from mugraph.frontend import trace
 from mugraph.frontend.calls.calling import Positional, structure_of
 from mugraph.frontend.calls.pytree import Traced
 
-from .agreement import random, run
+from ..agreement import random, run
 
 X, Y, Z, W = random(4, 4, seed=1), random(4, 4, seed=2), random(4, 4, seed=3), random(4, 4, seed=4)
 NUMBER = torch.tensor(2.0, dtype=torch.float64)
