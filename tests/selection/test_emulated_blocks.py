@@ -32,6 +32,7 @@ from mugraph.runtime import Executable, build
 from mugraph.search import search
 from mugraph.selection import emulated_blocks
 from mugraph.selection.emulated_blocks import _chosen, _places_text, spot_check
+from mugraph.support import deadline
 from mugraph.support.deadline import Deadline
 from mugraph.support.store import Store
 from mugraph.targets.cuda.emulated import EmulatedCuda
@@ -448,6 +449,48 @@ def test_nothing_is_begun_when_the_budget_has_ended() -> None:
     result = spot_check(executable(rms_norm_linear(dtype=DType.FP16)), deadline=Deadline(0.0))
     assert result is not None
     assert (result.ran, result.missed) == (0, "the budget ended")
+
+
+class Clock:
+    """A clock that every look at it moves on by a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("looks", "begun"), [(2, []), (4, ["_values"]), (7, ["_values"]), (9, ["_values", "run_blocks", "_exact"])]
+)
+def test_nothing_more_is_begun_once_the_budget_has_ended(monkeypatch: pytest.MonkeyPatch, looks: int, begun: list[str]) -> None:
+    """Neither stand-ins, nor blocks, nor what they are compared with; of blocks that ran and are not compared nothing is said."""
+    monkeypatch.setattr(deadline, "time", Clock())
+    asked: list[str] = []
+
+    def note(owner: object, name: str) -> None:
+        function = getattr(owner, name)
+
+        def noted(*arguments: object) -> object:
+            asked.append(name)
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    for owner, name in (
+        (emulated_blocks._Check, "_values"),
+        (EmulatedCuda, "run_blocks"),
+        (emulated_blocks._Check, "_exact"),
+        (emulated_blocks, "_block"),
+    ):
+        note(owner, name)
+    result = spot_check(executable(rms_norm_linear(dtype=DType.FP16)), deadline=Deadline(float(looks), started=0.0))
+    assert result is not None
+    assert (result.fault, result.largest_error) == ("", None)
+    assert result.missed.endswith("the budget ended")
+    assert asked == begun
 
 
 def test_targets_that_run_here_are_not_imitated() -> None:

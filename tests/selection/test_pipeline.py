@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from mugraph.errors import BudgetExceeded
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.results.data import Rejection
-from mugraph.runtime import build
+from mugraph.runtime import Executable, build
 from mugraph.selection import qualification
 from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.inputs import random_tensors
@@ -19,6 +21,8 @@ from mugraph.selection.qualification import Qualifier
 from mugraph.support import deadline
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import silent
+from mugraph.targets.cuda.machine import Cuda
+from mugraph.targets.machine import Machine
 from mugraph.verifier import FloatReport, verify_graphs
 
 
@@ -103,6 +107,31 @@ def test_no_compilation_is_begun_that_would_end_late(
     assert len(qualifier.rejected) >= begun
 
 
+@pytest.mark.parametrize(("proved", "begun"), [(True, 2), (False, 3)])
+def test_no_compilation_is_begun_for_a_proof_that_would_end_late(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, proved: bool, begun: int
+) -> None:
+    """Each takes two seconds, and proofs took three: the third one would be compiled at 6 of 10 seconds, and proved by 11."""
+    monkeypatch.setattr(qualification, "available_cores", lambda: 1)
+    program, asked = lengths(of_factors=False), []
+    qualifier = qualifier_for(program, 10.0)
+    entry = Contestant(program, 1.0, build(program, "cpu"))
+
+    def built(proposal: tuple[Graph, float], unpacked: bool) -> Contestant:
+        asked.append(proposal)
+        clock.now += 2.0
+        return entry
+
+    monkeypatch.setattr(qualifier, "_built", built)
+    qualifier.compile([(program, 0.0)])
+    qualifier.longest_proof = 3.0
+    qualifier.tried[program] = Proved(entry, verify_graphs(program, program).certificate, None) if proved else None
+    for now in (4.0, 6.0):
+        clock.now = now
+        qualifier.compile([(program, now)])
+    assert len(asked) == begun
+
+
 @pytest.mark.parametrize(("budget", "measured"), [(1.0, False), (4.0, True)])
 def test_the_original_is_measured_only_where_a_hopeless_one_would_end_in_time(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, budget: float, measured: bool
@@ -175,6 +204,37 @@ def test_no_comparison_with_float64_begins_whose_calls_take_longer_than_there_is
     assert bool(begun) is asked
     assert [rejection.unfinished for rejection in qualifier.rejected] == [True]
     assert ("calls take 18.0 s" in qualifier.rejected[0].reason) is not asked
+
+
+@pytest.mark.parametrize(("compiling", "left"), [(3.0, 6.0), (9.0, 0.0)])
+def test_a_comparison_with_float64_has_what_the_compiler_of_its_stand_in_leaves(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, compiling: float, left: float
+) -> None:
+    program = lengths(of_factors=False)
+    qualifier = Qualifier(program, "cuda:sm_90", Deadline(10.0, started=0.0), silent, 0, 2**-40, "bounded", None)
+    compiled: list[Machine] = []
+    asked: list[float] = []
+
+    def stand_in(graph: Graph, machine: Machine) -> Executable:
+        compiled.append(machine)
+        clock.now += compiling
+        return build(graph, "cpu")
+
+    def float_check(*_: object, budget: float, **__: object) -> FloatReport:
+        asked.append(budget)
+        return FloatReport(True, "", (), ())
+
+    absent = Contestant(program, 1.0, cast("Executable", SimpleNamespace(machine=Cuda("sm_90", 1 << 17))))
+    monkeypatch.setattr(Cuda, "available", False)
+    monkeypatch.setattr(qualification, "Executable", stand_in)
+    monkeypatch.setattr(qualification, "float_check", float_check)
+    clock.now = 1.0
+    qualifier.floats(absent)
+    assert asked == [left]
+    clock.now = 10.0
+    with pytest.raises(BudgetExceeded, match="before the comparison with float64"):
+        qualifier.floats(absent)
+    assert len(compiled) == 1
 
 
 def test_what_was_proved_early_is_kept_where_time_is_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.errors import CompilationFailed, MugraphError
+from mugraph.errors import BudgetExceeded, CompilationFailed, MugraphError
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType, fp8_codes, fp8_numbers
 from mugraph.ir.evaluate import block_slices, evaluate_block, loop_nodes
@@ -109,11 +109,10 @@ class _Check:
         )
 
     def run(self) -> None:
-        if self.deadline.passed:
-            self.missed.append("the budget ended")
-            return
         try:
+            self._look_at_the_clock()
             self.emulator.prepare(self.executable.sources)
+            self._look_at_the_clock()
             self.values = self._values()
         except MugraphError as error:
             self.missed.append(str(error))
@@ -126,6 +125,11 @@ class _Check:
                 return
             except MugraphError as error:
                 self.missed.append(f"{launch.kernel.name}: {error}")
+
+    def _look_at_the_clock(self) -> None:
+        """Raise BudgetExceeded once it is too late to begin anything."""
+        if self.deadline.passed:
+            raise BudgetExceeded("the budget ended")
 
     def _run_kernel(self, index: int, launch: Launched, seconds: float) -> None:
         """Run blocks of a kernel, as many as fit some `seconds`, or those of different kinds; raises _FaultFound, and what the
@@ -145,6 +149,7 @@ class _Check:
         blocks = _chosen(body.grid, self.seed)
         inputs = [self._stored(launch, value) for value in launch.inputs]
         outputs = [_unwritten(graph.tensor(value).elements, self._type(value)) for value in launch.outputs]
+        self._look_at_the_clock()
         left, limit = self.deadline.remaining, max(seconds, (_KINDS - 1) * one)
         limit = limit if left is None else min(limit, left)
         ran = self.emulator.run_blocks(launch.kernel, self.executable.sources, [*inputs, *outputs], blocks, limit)
@@ -200,12 +205,13 @@ class _Check:
         return np.array(sorted(needed))
 
     def _exact(self, index: int, number: int, blocks: Sequence[int]) -> list[_Part]:
-        """What the blocks make of an output in float64, and where it belongs."""
+        """What the blocks make of an output in float64, and where it belongs; raises BudgetExceeded at the end of the budget."""
         node, body = self.graph.nodes[index], self._body(index)
         operands = [self._operand(value) for value in node.inputs]
         shape = node.outputs[number].shape
         parts = []
         for block in blocks:
+            self._look_at_the_clock()
             at = _index(block, body.grid)
             with np.errstate(all="ignore"):
                 made = _block(body, at, operands)[number]
@@ -232,7 +238,8 @@ class _Check:
                 )
 
     def _operand(self, value: Value) -> Array:
-        """A value that a body reads: one that lies in memory, or a view of such."""
+        """A value that a body reads: in memory, or a view of one that is; raises BudgetExceeded at the end of the budget."""
+        self._look_at_the_clock()
         if value in self.values:
             return self.values[value].numbers
         node = self.graph.nodes[value.node]
@@ -241,7 +248,8 @@ class _Check:
         return made
 
     def _stored(self, launch: Launched, value: Value) -> Memory:
-        """An operand as it lies in device memory."""
+        """An operand as it lies in device memory; raises BudgetExceeded at the end of the budget."""
+        self._look_at_the_clock()
         memory = self.values[value].memory(self._type(value))
         order = launch.orders.get(value)
         return np.ascontiguousarray(memory if order is None else order.stored(memory))

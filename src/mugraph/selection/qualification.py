@@ -43,7 +43,7 @@ from mugraph.verifier import FloatReport, Verdict, by_random_tests, float_check,
 from mugraph.verifier.block_samples import BlockSample
 from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
-from mugraph.verifier.float_checks import Runner, kinds
+from mugraph.verifier.float_checks import LATE, Runner, kinds
 
 _COMPILED = 16
 """Proposals that are compiled and timed roughly, best predicted cost first."""
@@ -109,6 +109,8 @@ class Qualifier:
     """What came of the proofs that were tried, by muGraph."""
     longest_proof: float = 0.0
     """Seconds."""
+    longest_compilation: float = 0.0
+    """Seconds of as many proposals as there are cores."""
     seconds_of_rival: float | None = None
     """Of a call, as it was timed last."""
     compiled: dict[Graph, Contestant | Rejection] = field(default_factory=dict)
@@ -202,9 +204,12 @@ class Qualifier:
             return by_lowered(proposals, machine_for(self.target), device_for(self.target), limit, self.lowered)
 
     def _compiled(self, proposals: Sequence[tuple[Graph, float]], unpacked: bool = False) -> list[Contestant]:
-        """None are begun that the deadline would cut off if they take as long as those before."""
+        """None are begun that the deadline would cut off if they take as long as those before, nor, once something is proved, if
+        it would cut off a proof of them."""
         compiled: list[Contestant] = []
         limit, longest = Deadline(self._share(_COMPILING_SHARE)), 0.0
+        if self.proved:
+            longest = self.longest_compilation + self.longest_proof
         cores = available_cores()
         with self._stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
             for start in range(0, len(proposals), cores):
@@ -218,7 +223,8 @@ class Qualifier:
                         compiled.append(built)
                     elif not any(built is before for before in self.rejected):
                         self.rejected.append(built)
-                longest = max(longest, self.deadline.elapsed - begun)
+                taken = self.deadline.elapsed - begun
+                longest, self.longest_compilation = max(longest, taken), max(self.longest_compilation, taken)
         return compiled
 
     @pages_reused()
@@ -475,17 +481,27 @@ class Qualifier:
 
     def floats(self, entry: Contestant, *, complete: bool = True, brief: bool = False) -> FloatReport:
         """The float check of the kernels, or of their stand-ins on this host where the target cannot run here: at some blocks
-        where all take long, which the user's function cannot be asked for."""
+        where all take long, which the user's function cannot be asked for.
+
+        Raises BudgetExceeded where the deadline passes before it ends; stand-ins are not compiled behind it.
+        """
         machine = entry.executable.machine
-        check = functools.partial(
-            float_check, seed=self.sampling_seed, budget=self.deadline.remaining, complete=complete, brief=brief
-        )
+        if self.deadline.passed:
+            raise BudgetExceeded(LATE)
         sample = None if machine.available else BlockSample.of(self.program, entry.graph)
-        if sample is not None:
-            run = runner(Executable(sample.graph, machine.stand_in))
-            return sample.reported(check(run, sample.program, graph=None if brief else sample.graph))
-        executable = entry.executable if machine.available else Executable(entry.graph, machine.stand_in)
-        return check(runner(executable), self.program, baseline=self.baseline, graph=None if brief else entry.graph)
+        program, graph = (self.program, entry.graph) if sample is None else (sample.program, sample.graph)
+        executable = entry.executable if machine.available else Executable(graph, machine.stand_in)
+        found = float_check(
+            runner(executable),
+            program,
+            baseline=self.baseline if sample is None else None,
+            seed=self.sampling_seed,
+            graph=None if brief else graph,
+            budget=self.deadline.remaining,  # of what the stand-in's compiler has left
+            complete=complete,
+            brief=brief,
+        )
+        return found if sample is None else sample.reported(found)
 
     def _verdict(self, entry: Contestant, seconds: float = math.inf) -> Verdict:
         """What tests show of an entry; where those without a bound are to count, it is looked at in high precision, too."""

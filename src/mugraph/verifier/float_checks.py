@@ -202,6 +202,8 @@ def random_inputs(graph: Graph, seed: int, scale: float = 1.0) -> list[Array]:
     return arrays
 
 
+LATE = "the budget ended before the comparison with float64 did; raise it"
+
 _WHOLE = float(1 << 25)
 """All slices are compared with float64 where that takes so much work (`Reference.work`), about a tenth of a second, ..."""
 _SAMPLED = float(1 << 23)
@@ -289,7 +291,7 @@ def errors_against(expected: Sequence[Array], actual: Sequence[Any], dtypes: Seq
 
 def _look_at_the_clock(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise BudgetExceeded("the budget ended before the comparison with float64 did; raise it")
+        raise BudgetExceeded(LATE)
 
 
 @dataclass(frozen=True, slots=True)
