@@ -1,31 +1,40 @@
-"""What the best kernels of the paper's workloads are expected to do on a GPU, told without one.
+"""What the best kernels of the paper's workloads are expected to do on a GPU, told without one: a table and a page of the docs.
 
-    python benchmarks/gpu_expected.py --targets cuda:sm_90 cuda:sm_80 --batches 1 8 --host
+    python benchmarks/gpu_expected.py --host --page             # batches 1, 8 and 16 on A100, H100 and B200
+    python benchmarks/gpu_expected.py --targets cuda:sm_90 --batches 1 --workloads gqa --output gqa.json
 
 A row for each generated kernel of the first candidate, bf16 at full size (kernels of the library have none): microseconds of the
 program at the device's full rates (`bound`) and of all its kernels by the cost model (`predicted`); bytes that copies have on
 their way to one multiprocessor while its blocks compute, or its threads while they wait where a kernel has no ring; the predicted
 share of issue slots that threads need for copies and operators; and how many instructions of matrix units wait for each other's
 sums. `--host` adds microseconds of the host for a call, which the tests of the launcher measure under a stub of the driver.
+`--before FILE` takes what this printed by other sources (`git worktree add`), to stand beside what it says now. Records go to
+`benchmarks/results/gpu-expected.json`, a run that is repeated makes those that are missing, and `--page` writes
+`docs/gpu-expected.md`, which is made of these and of the records of `gpu_found.py` alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from kept import Record, record_text, records
+from last_block import forms, pair_of
 from mugraph.devices import Device, device_for, known_targets, roofline_seconds
 from mugraph.devices.copies import COPY_BYTES
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import Graph
-from mugraph.lower import construct
+from mugraph.lower import construct, lower
 from mugraph.lower.fragments import instruction_depth, on_matrix_units
 from mugraph.lower.staging import slots
 from mugraph.lower.tile_form import Kernel, Matmul
@@ -36,6 +45,12 @@ from mugraph.targets.cuda.machine import Cuda
 
 ROOT = Path(__file__).parent.parent
 TESTS_OF_LAUNCHES = "tests/targets/cuda/test_stub.py"
+RESULTS = ROOT / "benchmarks" / "results"
+RESULT, FOUND, PAGE = RESULTS / "gpu-expected.json", RESULTS / "gpu-found.json", ROOT / "docs" / "gpu-expected.md"
+TARGETS = {"cuda:sm_80": "A100", "cuda:sm_90": "H100", "cuda:sm_100": "B200"}
+BATCHES = (1, 8, 16)
+COUNTS = ("one", "two", "three")
+"""Kernels of the results whose calls the tests of the launcher measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +67,52 @@ class Row:
     issue_share: float
     chain: int
 
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What other sources may say otherwise."""
+        return (f"{self.predicted:.1f}", f"{self.bytes_in_flight / 1024:.0f}", f"{self.issue_share:.0%}", str(self.chain))
 
-def rows(workload: str, batch: int, target: str) -> Iterator[Row]:
-    """The kernels of a workload's first candidate."""
+
+def record(workload: str, batch: int, target: str) -> Record:
+    """What is expected of a workload's first candidate: its generated kernels, how many kernels it has in all, and forms of those
+    that combine partial results."""
     device = device_for(target)
     program = trace(WORKLOADS[workload].function(), WORKLOADS[workload].inputs(batch, "bf16", "full")).graph
     best = search(program, device).candidates[0]
-    bound = roofline_seconds(program, device)
-    launches = Cuda.described(target).lower(construct(best.graph)).values()
+    graph = construct(best.graph)
+    launches = Cuda.described(target).lower(graph).values()
     bodies = [node.body for node in best.graph.kernels() if node.body is not None]
-    for body, launch in zip(bodies, launches, strict=True):
-        kernel = launch.kernel
-        share = issue_share(body, device)
-        yield Row(
-            workload, batch, target, kernel.name, 1e6 * bound, 1e6 * best.cost, in_flight(kernel, device), share, chain(kernel)
-        )
+    kernels = [
+        {
+            "kernel": launch.kernel.name,
+            "bytes_in_flight": in_flight(launch.kernel, device),
+            "issue_share": issue_share(body, device),
+            "chain": chain(launch.kernel),
+        }
+        for body, launch in zip(bodies, launches, strict=True)
+    ]
+    return {
+        "bound": 1e6 * roofline_seconds(program, device),
+        "predicted": 1e6 * best.cost,
+        "launches": len(best.graph.kernels()),
+        "kernels": kernels,
+        "combined": [*_combined(graph, device)],
+    }
+
+
+def _combined(graph: Graph, device: Device) -> Iterator[Record]:
+    """The kernels of a muGraph that combine what the one before has written, and the forms that this could have."""
+    for first, second in itertools.pairwise(lower(graph).values()):
+        pair = pair_of(first, second)
+        if pair is not None:
+            yield {"kernel": second.kernel.name, **asdict(pair), **asdict(forms(pair, second, device))}
+
+
+def rows(found: Iterable[Record]) -> Iterator[Row]:
+    """A row for each generated kernel of records."""
+    for each in found:
+        whole = {name: each[name] for name in ("workload", "batch", "target", "bound", "predicted")}
+        yield from (Row(**whole, **kernel) for kernel in each["kernels"])
 
 
 def in_flight(kernel: Kernel, device: Device) -> int:
@@ -120,32 +166,156 @@ def table(found: Iterable[Row]) -> Iterator[str]:
     yield "| workload | batch | device | kernel | bound, µs | predicted, µs | KB in flight | issue slots | chain |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for row in found:
-        *names, bound, predicted, flying, share, length = astuple(row)
-        yield f"| {' | '.join(map(str, names))} | {bound:.1f} | {predicted:.1f} | {flying / 1024:.0f} | {share:.0%} | {length} |"
+        names = (row.workload, str(row.batch), row.target, row.kernel)
+        yield f"| {' | '.join((*names, f'{row.bound:.1f}', *row.figures))} |"
+
+
+Figures = dict[str, list[list[str]]]
+"""By workload, batch and target: the figures of each kernel, as they were printed."""
+
+
+def printed(text: str) -> Figures:
+    """The figures of a table that `table` made."""
+    found: Figures = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 9 and cells[1].isdigit():
+            found.setdefault(" ".join(cells[:3]), []).append(cells[5:])
+    return found
 
 
 def host_microseconds() -> dict[str, float]:
-    """Microseconds of the host for a call of a result of one kernel and of three, under the stub of the driver."""
+    """Microseconds of the host for a call of a result of so many kernels, under the stub of the driver."""
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:xdist", TESTS_OF_LAUNCHES]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
     return {name: float(value) for name, value in re.findall(r"(\w+): ([\d.]+) us of the host", done.stdout)}
 
 
+_OPENING = """# What a GPU is expected to show
+
+Of each generated kernel of the first candidate for the paper's workloads, bf16 at full size, what is known without a GPU. This
+page is made by `python benchmarks/gpu_expected.py --host --page` of `gpu-expected.json` and `gpu-found.json` in
+`benchmarks/results/`; what an H100 and an H200 have shown stands in [cuda-target.md](cuda-target.md#on-an-h100), and what a
+machine with a GPU should run next in [gpu-queue.md](gpu-queue.md).
+
+- **bound**: microseconds of the program at the device's full rates; no schedule goes below.
+- **predicted**: microseconds of all kernels of the candidate, by [the cost model](cuda-target.md#what-costs-are-made-of).
+- **KB in flight**: on their way to one multiprocessor while its blocks compute, or its threads while they wait where a kernel has
+  no ring. Latency times bandwidth asks for 9 KB on an H100; kernels without a ring have less, and their predictions are made of
+  waiting for loads.
+- **issue slots**: the predicted share that threads need for copies and operators.
+- **chain**: instructions of matrix units that add to one sum one after the other.
+- **host**: microseconds of a call of a result with as many kernels under [the stub of the
+  driver](cuda-target.md#a-call-on-the-host), without what allocating outputs takes; a call on a GPU takes the longer of host and
+  kernels where calls follow each other, and a CUDA graph has no host part.
+"""
+_CHANGED = """
+Where two figures stand in a cell, the first is what the sources of {revision} said (2026-11-26, before warps shared out the
+values of k of a panel and rings lagged); where there were other kernels then, there is one.
+"""
+_COMBINING = """
+## Partial results, and who combines them
+
+A kernel that shares out what is summed among blocks leaves partial results, and a second one combines them. By the cost model,
+microseconds of that second kernel with its launch (`alone`), of a last block of each group that combines them instead, and of as
+many blocks of the group as the second kernel has, which wait for each other (`shared out`); why kernels are launched alone, and
+what the others would need, stands in [cuda-target.md](cuda-target.md#partial-results-and-the-last-block).
+"""
+_FINDING = """
+## How long results take to be found
+
+Seconds of `superoptimize(..., target="{target}", cache="off")` without a budget on a machine without a GPU, {cores} cores of it:
+by the clock, of the processor with compilers included, and by the clock until the first muGraph was proved; each program at batch
+16 in a process of its own, imports and example inputs left out, what PyTorch loads for its first trace (2 seconds of a
+processor) counted. Where other programs want the cores, the load says so, and so does the clock (`python
+benchmarks/gpu_found.py`).
+"""
+
+
+def page(stored: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
+    """The page of stored records with their summary, and of those of how long results take to be found."""
+    found, before, host = stored["records"], stored["summary"]["before"], stored["summary"]["host_microseconds"]
+    parts = [_OPENING, _CHANGED.format(revision=f"`{before['revision']}`") if before else ""]
+    for target, name in TARGETS.items():
+        parts.append(f"\n## {name}\n\n")
+        parts += [f"{line}\n" for line in _of_device([each for each in found if each["target"] == target], before, host)]
+    parts.append(_COMBINING + "\n")
+    parts += [f"{line}\n" for line in _combining(found)]
+    parts.append(_FINDING.format(target=finding["records"][0]["target"], cores=finding["cores"]) + "\n")
+    parts += [f"{line}\n" for line in _seconds(finding["records"])]
+    return "".join(parts)
+
+
+def _of_device(found: Iterable[Record], before: Mapping[str, Any], host: Mapping[str, float]) -> Iterator[str]:
+    """The lines of a device's table."""
+    yield "| workload | batch | kernel | bound, µs | predicted, µs | KB in flight | issue slots | chain | host, µs |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for each in found:
+        own = [*rows([each])]
+        then = (before["figures"] if before else {}).get(f"{each['workload']} {each['batch']} {each['target']}", [])
+        count = each["launches"]
+        calls = f"{host[COUNTS[count - 1]]:.1f}" if len(own) == count <= len(COUNTS) and COUNTS[count - 1] in host else ""
+        for number, row in enumerate(own):
+            old = then[number] if len(then) == len(own) else row.figures
+            figures = (now if was == now else f"{was}, {now}" for was, now in zip(old, row.figures, strict=True))
+            yield f"| {' | '.join((row.workload, str(row.batch), row.kernel, f'{row.bound:.1f}', *figures, calls))} |"
+
+
+def _combining(found: Iterable[Record]) -> Iterator[str]:
+    """The lines of the table of kernels that combine."""
+    yield "| workload | batch | device | groups | parts | combining blocks | KB of a group | alone | last block | shared out |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for each in found:
+        for pair in each["combined"]:
+            names = (each["workload"], str(each["batch"]), TARGETS.get(each["target"], each["target"]))
+            counts = (str(pair["groups"]), str(pair["parts"]), str(pair["groups"] * pair["combining"]))
+            size = f"{pair['group_bytes'] / 1024:.0f}"
+            times = (f"{1e6 * pair[form]:.1f}" for form in ("alone", "last_block", "shared_out"))
+            yield f"| {' | '.join((*names, *counts, size, *times))} |"
+
+
+def _seconds(finding: Iterable[Record]) -> Iterator[str]:
+    """The lines of the table of how long results take to be found."""
+    yield "| program | type | clock | processor | first proof | load |"
+    yield "|---|---|---|---|---|---|"
+    for each in finding:
+        names = ("clock_seconds", "processor_seconds", "first_proof_seconds", "load")
+        figures = ("none" if each[name] is None else f"{each[name]:.1f}" for name in names)
+        yield f"| {' | '.join((each['program'], each['dtype'], *figures))} |"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, and what calls take of the host where that is asked for."""
+    """Make the records that are missing, print the table, and write the page where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = [target for target in known_targets() if target.startswith("cuda:")]
-    parser.add_argument("--targets", nargs="+", default=["cuda:sm_90"], choices=known, metavar="TARGET")
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=known, metavar="TARGET")
+    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
-    parser.add_argument("--host", action="store_true")
+    parser.add_argument("--host", action="store_true", help="measure what calls take of the host")
+    parser.add_argument("--before", nargs=2, metavar=("REVISION", "FILE"), help="what this printed by the sources of a revision")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     asked = parser.parse_args(arguments)
-    cases = ((w, batch, target) for target in asked.targets for w in asked.workloads for batch in asked.batches)
-    for line in table(row for case in cases for row in rows(*case)):
-        print(line, flush=True)
+    summary = json.loads(asked.output.read_text(encoding="utf-8"))["summary"] if asked.output.exists() else {}
+    summary = {"host_microseconds": summary.get("host_microseconds", {}), "before": summary.get("before", {})}
     if asked.host:
-        for name, microseconds in host_microseconds().items():
-            print(f"a call of a result of {name}, microseconds of the host: {microseconds:.1f}")
+        summary["host_microseconds"] = host_microseconds()
+    if asked.before:
+        revision, file = asked.before
+        summary["before"] = {"revision": revision, "figures": printed(Path(file).read_text(encoding="utf-8"))}
+    cases = [
+        {"workload": workload, "batch": batch, "target": target}
+        for workload, target, batch in itertools.product(asked.workloads, asked.targets, asked.batches)
+    ]
+    found = records(cases, record, asked.output, lambda _: summary)
+    stored = json.loads(asked.output.read_text(encoding="utf-8")) | {"summary": summary}
+    asked.output.write_text(record_text(summary, stored["records"]), encoding="utf-8")
+    for line in table(rows(found)):
+        print(line)
+    for name, microseconds in summary["host_microseconds"].items():
+        print(f"a call of a result of {name}, microseconds of the host: {microseconds:.1f}")
+    if asked.page:
+        PAGE.write_text(page(stored, json.loads(FOUND.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
 if __name__ == "__main__":

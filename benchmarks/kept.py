@@ -72,7 +72,7 @@ def records(
         ordered = [found[key] for key in wanted if key in found]
         ordered += [record for key, record in found.items() if key not in wanted]
         current = [record for record in ordered if record["sources"] == sources()]
-        output.write_text(_text(summary(current), ordered), encoding="utf-8")
+        output.write_text(record_text(summary(current), ordered), encoding="utf-8")
         now = time.monotonic()
         return now + _BETWEEN_WRITES * (now - started)
 
@@ -123,8 +123,8 @@ def _known(cases: Sequence[Case], output: Path | None) -> dict[str, Record]:
     return {_key(record, cases[0]): record for record in known}
 
 
-def _text(summary: Any, ordered: Sequence[Record]) -> str:
-    """JSON with a line for each record."""
+def record_text(summary: Any, ordered: Sequence[Record]) -> str:
+    """What a file of records has: a summary, and a line for each record."""
     return f'{{"summary": {json.dumps(summary, indent=1)},\n"records": [\n' + ",\n".join(map(json.dumps, ordered)) + "\n]}\n"
 
 
