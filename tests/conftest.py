@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,8 +24,9 @@ from mugraph.targets.cuda.emulator import toolchain
 
 os.environ["MUGRAPH_CACHE"] = "off"
 
-WHOLE_PATHS = ("frontend", "integrations", "pieces", "sizes")
-"""Folders with tests of what is done with results, from the search to the call."""
+TESTS = Path(__file__).parent
+WHOLE_PATHS = ("first_hour", "frontend", "integrations", "pieces", "sizes", "test_api.py", "test_docs.py")
+"""Folders and files with tests of what is done with results, from the search to the call."""
 FEW_COMPILED = 4
 LITTLE_OPTIMIZED = "-O1"
 
@@ -96,7 +98,7 @@ def _few_are_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Which of them is chosen is the matter of `tests/selection`; what kernels look like, of `tests/runtime` and `tests/targets`.
     """
-    if request.path.parent.name not in WHOLE_PATHS or settings.get_current_profile_name() == "fresh":
+    if request.path.relative_to(TESTS).parts[0] not in WHOLE_PATHS or settings.get_current_profile_name() == "fresh":
         yield
         return
     from mugraph.selection import qualification
