@@ -43,7 +43,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.runtime import build
 from mugraph.search import search
 from mugraph.selection.inputs import runner, torch_runner
-from mugraph.selection.structure_key import form_of, of_form
+from mugraph.selection.structure_key import form_of, of_forms
 from mugraph.testing import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program, retiled, rewritten
 from mugraph.verifier import Verdict, by_random_tests, float_check, verify_graphs
 from mugraph.verifier.prover import verify
@@ -452,7 +452,7 @@ def other_sizes(name: str) -> dict[str, Graph]:
 def at_other_size(program: Graph, like: Graph) -> dict[str, Any]:
     """The proof of a muGraph of the same form at the sizes of a program."""
     candidates = search(program, device_for("cpu"), budget=SECONDS_PER_WORKLOAD).candidates
-    graph = construct(of_form(candidates, like, program)[0].graph)
+    graph = construct(of_forms(candidates, [like], program)[0].graph)
     verdict, seconds = timed(lambda: verify_graphs(program, graph))
     return {"equivalent": verdict.equivalent, "same_form": form_of(graph) == form_of(like), "cpu_seconds": round(seconds, 3)}
 

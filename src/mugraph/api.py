@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
 from mugraph.devices import device_for, resolved
 from mugraph.errors import BudgetExceeded, ExceedsMemory, InvalidInput, NotEquivalent, UnsupportedOperator
@@ -66,10 +66,11 @@ class _Asked(TypedDict, total=False):
     space: SearchSpace | None
     workers: Workers
     cache: Store | Mode | str | None
-    like: Graph | Superoptimized | None
+    like: Graph | Superoptimized | Sequence[Graph | Superoptimized] | None
     baselines: bool
     pack: bool
     constants: Sequence[str]
+    compiled: int | None
     candidates: int | None
 
 
@@ -113,10 +114,11 @@ def superoptimize(
     space: SearchSpace | None = None,
     workers: Workers = 1,
     cache: Store | Mode | str | None = None,
-    like: Graph | Superoptimized | None = None,
+    like: Graph | Superoptimized | Sequence[Graph | Superoptimized] | None = None,
     baselines: bool = False,
     pack: bool = True,
     constants: Sequence[str] = (),
+    compiled: int | None = None,
     candidates: int | None = None,
 ) -> Superoptimized | DynamicSuperoptimized:
     """Discover the fastest muGraph equivalent to `fn`, and return it as a callable.
@@ -137,7 +139,8 @@ def superoptimize(
     all tests, in float64 and in high precision, and the certificate says that no error is claimed. `seed` is that of all random
     tests: by default the operating system's, so that nobody can foresee it; the certificate records it.
 
-    `candidates` is how many muGraphs of a program as a whole are proved at most, the fastest ones: by default three, or without
+    `compiled` is how many muGraphs of a program as a whole are compiled at most, the first by predicted time; by default 16, and
+    never more. `candidates` is how many of them are proved at most, the fastest ones: by default three, or without
     `profile` one, and one of each size of a range that others are put together of. Pieces of a function have their own numbers.
 
     `space` is the part of the search space that is wanted (`mugraph.SearchSpace`): what is found lies in it. Where nothing there
@@ -152,9 +155,10 @@ def superoptimize(
     `{"x": {0: ...}}`: the result takes all of these sizes (`mugraph.sizes.dynamic_results.DynamicSuperoptimized`), and `budget`
     is for the sizes that are searched together.
 
-    `like` is a muGraph, or a result, that was fastest at other sizes: only proposals of its form are compiled and proved, and
-    with `profile` measured. With a result in pieces the function is cut again, programs in it that have the form of one there
-    are scheduled as that was, and others are searched.
+    `like` is a muGraph, or a result, that was fastest at other sizes, or several of them: only proposals of their forms are
+    compiled and proved, and with `profile` measured, one of each form; with `compiled` others beside them, so many in all. With a
+    result in pieces the function is cut again, programs in it that have the form of one there are scheduled as that was, and
+    others are searched.
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. With `profile`, whole calls of the
     fastest are then timed beside some dozens of `fn` itself, warm and in turns: unless it is clearly the faster, `found` is
@@ -188,11 +192,12 @@ def superoptimize(
             "baselines": baselines,
             "pack": pack,
             "constants": constants,
+            "compiled": compiled,
             "candidates": candidates,
         }
         return _at_all_sizes(fn, example_inputs, dynamic, budget, {"target": target, **asked})
     deadline = Deadline(budget)
-    form, pieces = _form_and_pieces(like)
+    forms, pieces = _forms_and_pieces(like)
     with ExitStack() as stack:
         settings = OptimizationSettings(
             stack.enter_context(target_of_inputs(target, example_inputs)),
@@ -204,10 +209,11 @@ def superoptimize(
             space,
             workers,
             cache,
-            form,
+            forms,
             baselines,
             pack,
             names_of(constants),
+            compiled,
             candidates,
         )
         tell = stack.enter_context(Reporter()) if progress is True else progress or silent
@@ -231,11 +237,15 @@ def _at_all_sizes(
         return superoptimized_for_sizes(superoptimize, fn, arguments_of(example_inputs), dynamic, None, budget, chosen)
 
 
-def _form_and_pieces(like: Graph | Superoptimized | None) -> tuple[Graph | None, Superoptimized | None]:
-    """The muGraph that programs are to be like as a whole, or the result whose pieces those in a function are to be like."""
-    if not isinstance(like, Superoptimized):
-        return like, None
-    return (like.graph, None) if like.is_one_program else (None, like)
+def _forms_and_pieces(
+    like: Graph | Superoptimized | Sequence[Graph | Superoptimized] | None,
+) -> tuple[tuple[Graph, ...], Superoptimized | None]:
+    """The muGraphs that programs are to be like as a whole, or the result whose pieces those in a function are to be like."""
+    if isinstance(like, Superoptimized) and not like.is_one_program:
+        return (), like
+    likes = like if isinstance(like, list | tuple) else () if like is None else (like,)
+    whole = (each.graph if isinstance(each, Superoptimized) and each.is_one_program else each for each in likes)
+    return cast(tuple[Graph, ...], tuple(whole)), None  # what else is among them is refused with the other settings
 
 
 def optimize_graph(

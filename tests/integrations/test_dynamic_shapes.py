@@ -19,7 +19,7 @@ from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.ir.program import Program
 from mugraph.lower.thread_graphs import construct
 from mugraph.search import search
-from mugraph.selection.structure_key import form_of, of_form
+from mugraph.selection.structure_key import form_of, of_forms
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from threads import at_once
 
@@ -155,6 +155,6 @@ def test_forms_are_those_of_other_sizes() -> None:
     forms = {form_of(construct(candidate.graph)) for candidate in large}
     assert len(forms) > 1
     chosen = next(graph for graph in (construct(candidate.graph) for candidate in small) if form_of(graph) in forms)
-    same = of_form(large, chosen, _program(24).graph)
+    same = of_forms(large, [chosen], _program(24).graph)
     assert {form_of(construct(candidate.graph)) for candidate in same} == {form_of(chosen)}
-    assert of_form(large, _program(4).graph, _program(24).graph) == []
+    assert of_forms(large, [_program(4).graph], _program(24).graph) == []

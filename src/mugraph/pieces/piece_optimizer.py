@@ -310,7 +310,7 @@ class Optimizer:
             "profile": profile,
             "max_error": options.max_error,
             "cache": options.cache,
-            "like": like,
+            "like": () if like is None else (like,),
             "space": options.space,
             "workers": options.workers,
             "pack": self.library is not None,

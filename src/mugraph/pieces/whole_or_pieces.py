@@ -63,7 +63,7 @@ class FunctionSearch:
     @property
     def _divisible(self) -> bool:
         """Whether pieces may be searched: not for a muGraph's form or another engine."""
-        return self.settings.like is None and self.settings.search == "closure"
+        return not self.settings.like and self.settings.search == "closure"
 
     def _as_a_whole_first(self, problem: Problem) -> Superoptimized:
         """What is found of the whole program in its part of the budget; else of its pieces; else the whole, with the rest."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
 from mugraph.devices import Device
 from mugraph.errors import BudgetExceeded, InvalidInput, UndefinedInField, UnsupportedOperator
 from mugraph.ir.graph import Graph
-from mugraph.search import Options, Progress, SearchReport, SearchResult, SearchSpace
+from mugraph.search import Options, Progress, Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search import search as closure_search
 from mugraph.search.algorithm1 import EnumerationOptions, EnumerationResult, enumerate_graphs
 from mugraph.search.executors import Workers, local_processes
@@ -18,6 +19,7 @@ from mugraph.search.report import Pruning
 from mugraph.search.scheduling.masks import Hidden
 from mugraph.search.structure_cache import Shelf
 from mugraph.search.tasks import ANY_GAIN, CANDIDATES
+from mugraph.selection.structure_key import candidates_by_form, form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, silent
 
@@ -85,11 +87,35 @@ class Inquiry:
         better = may_gain and (found.report.settled or found.report.segments > 0) and not found.report.interrupted
         return replace(found, report=replace(found.report, settled=found.report.settled and not better)), better
 
+    def of_forms(self, likes: Sequence[Graph], deadline: Deadline, tell: ProgressCallback, *, alone: bool) -> Found:
+        """What is found by the time that all forms of some muGraphs are among it, or else what a search of any form finds. Where
+        these `alone` are wanted and none of them is among that, what there is without a least gain: one may have been left
+        out."""
+        if not self.may_end_early:
+            return replace(self, least_gain=0.0).found(deadline, tell)
+        found, better = self.first(deadline, tell)
+        if not isinstance(found, SearchResult):
+            return found
+        if better and self._missing(found, likes):
+            found = self.further(found, deadline, tell)
+        elif better:  # which it left out, should none of these be proved
+            found = replace(found, report=replace(found.report, settled=not found.report.segments))
+        settled = found.report.settled or found.report.segments > 0 or (better and not found.candidates)
+        left_out = alone and settled and not found.report.interrupted
+        if left_out and self._missing(found, likes) == len({form_of(like) for like in likes}):
+            found = replace(self, least_gain=0.0).further(found, deadline, tell)
+        return replace(found, candidates=_by_cost(found.candidates))
+
+    def _missing(self, found: SearchResult, likes: Sequence[Graph]) -> int:
+        """How many forms none of the candidates has; that of the program as it is written needs none."""
+        by_form = candidates_by_form(found.candidates, likes)
+        return sum(not of_form and form != form_of(self.program) for form, of_form in by_form.items())
+
     def beyond(self, settled: SearchResult, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
         """What a search that `settled` left out, as many muGraphs as it proposed beside them; what it found where that is all."""
         wider = replace(self, least_gain=0.0, candidates=self.candidates + len(settled.candidates))
         joined = _joined(settled, wider.found(deadline, tell))
-        return replace(joined, candidates=sorted(joined.candidates, key=lambda each: each.cost))
+        return replace(joined, candidates=_by_cost(joined.candidates))
 
     def further(self, first: SearchResult, deadline: Deadline, tell: ProgressCallback) -> SearchResult:
         """What is found where a search goes on that ended with `first`: as it ranks that, by kinds and precision, too."""
@@ -139,6 +165,11 @@ class Inquiry:
             limit = f"{self.device.shared_memory_bytes} bytes of shared memory that a block has on {self.device.name}"
             reasons.append(f"{large} schedules in it need more than the {limit}")
         return "; ".join((f": {self.space}", *reasons))
+
+
+def _by_cost(candidates: Sequence[Proposal]) -> list[Proposal]:
+    """Candidates, best predicted first."""
+    return sorted(candidates, key=lambda each: each.cost)
 
 
 def _joined(first: SearchResult, found: Found) -> SearchResult:

@@ -161,7 +161,7 @@ def _request(program: Graph, wanted: OptimizationSettings) -> dict[str, Any]:
     return {
         "program": graph_to_json(program),
         "settings": settings,
-        "like": None if wanted.like is None else graph_to_json(wanted.like),
+        "like": [*map(graph_to_json, wanted.like)],
         "space": None if wanted.space is None else wanted.space.to_json(),
         "store": [str(store.directory.absolute()), store.mode, store.max_bytes],
         "threads": _threads(),
@@ -207,7 +207,7 @@ def _answer(request: Mapping[str, Any]) -> Any:
     wanted = replace(
         wanted,
         cache=Store(Path(directory), mode, size),
-        like=None if request["like"] is None else graph_from_json(request["like"]),
+        like=tuple(map(graph_from_json, request["like"])),
         space=None if request["space"] is None else SearchSpace(**request["space"]),
     )
     program = graph_from_json(request["program"])

@@ -5,6 +5,7 @@ What was measured to be the fastest at one size is proposed first at another, wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from mugraph.ir.graph import VIEWS, Graph
@@ -30,13 +31,23 @@ def form_of(graph: Graph) -> tuple[object, ...]:
     return graph.level, graph.loop > 1, *described
 
 
-def of_form(candidates: Sequence[Proposal], like: Graph, program: Graph) -> list[Proposal]:
-    """The best predicted candidate of the form of `like`, to be compared once thread graphs are constructed.
+def candidates_by_form(candidates: Sequence[Proposal], likes: Sequence[Graph]) -> dict[object, list[Proposal]]:
+    """The candidates that have the forms of some muGraphs, by form in the order of these, compared once thread graphs are
+    constructed."""
+    found: dict[object, list[Proposal]] = {form_of(like): [] for like in likes}
+    for candidate in candidates:
+        found.get(form_of(construct(candidate.graph)), []).append(candidate)
+    return found
 
-    None if `like` is the program as it was written; several of any form if `like` has a form that these sizes do not allow.
+
+def of_forms(candidates: Sequence[Proposal], likes: Sequence[Graph], program: Graph, most: int = 0) -> list[Proposal]:
+    """The best predicted candidate of each form of `likes`, and behind them the best of any form, up to `most` in all.
+
+    None of one's form if that is the program as it was written; several of any if these sizes allow none of the forms.
     """
-    form = form_of(like)
-    same = [candidate for candidate in candidates if form_of(construct(candidate.graph)) == form]
-    if same or form == form_of(program):
-        return same[:1]
-    return list(candidates[:_PROPOSALS])
+    by_form = candidates_by_form(candidates, likes)
+    best = [of_form[0] for of_form in by_form.values() if of_form]
+    if not best and set(by_form) != {form_of(program)}:
+        most = max(most, _PROPOSALS)
+    others = (candidate for candidate in candidates if candidate not in best)
+    return [*best, *itertools.islice(others, max(most - len(best), 0))]

@@ -35,7 +35,7 @@ from mugraph.selection.own_function import OwnCall
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
 from mugraph.selection.qualification import KEPT, Evidence, Qualifier
 from mugraph.selection.result_cache import Postpone, ResultCache
-from mugraph.selection.structure_key import of_form
+from mugraph.selection.structure_key import of_forms
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback, silent
 from mugraph.support.store import Mode, Store, digest_of
@@ -68,10 +68,13 @@ class OptimizationSettings:
     space: SearchSpace | None = None
     workers: Workers = 1
     cache: Store | Mode | str | None = None
-    like: Graph | None = None
+    like: tuple[Graph, ...] = ()
     baselines: bool = False
     pack: bool = True
     constants: tuple[str, ...] = ()
+    compiled: int | None = None
+    """How many muGraphs are compiled, the first by predicted time; None means as many as is usual, or of each form asked for one.
+    Of few, none is proved before the search has ended."""
     candidates: int | None = None
     """How many muGraphs are proved; None means the fastest few, or where none is to be timed the first, which is the result."""
     asked: float | None = None
@@ -92,14 +95,17 @@ class OptimizationSettings:
         device_for(self.target)
         check_workers(self.workers)
         engine_of(self.search)
-        if self.candidates is not None and (type(self.candidates) is not int or self.candidates < 1):
-            raise InvalidInput(f"candidates={self.candidates!r}: prove at least one muGraph, or leave it out")
+        for name, asked in (("candidates", self.candidates), ("compiled", self.compiled)):
+            if asked is not None and (type(asked) is not int or asked < 1):
+                what = "prove" if name == "candidates" else "compile"
+                raise InvalidInput(f"{name}={asked!r}: {what} at least one muGraph, or leave it out")
         if not isinstance(self.pack, bool):
             raise InvalidInput(f"pack={self.pack!r}: use True or False")
         if not isinstance(self.space, SearchSpace | None):
             raise InvalidInput(f"space is a mugraph.SearchSpace, not a {type(self.space).__name__}")
-        if not isinstance(self.like, Graph | None):
-            raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(self.like).__name__}")
+        for like in self.like:
+            if not isinstance(like, Graph):
+                raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(like).__name__}")
 
     @property
     def most(self) -> int:
@@ -116,11 +122,12 @@ class OptimizationSettings:
             "search": self.search,
             "evidence": self.evidence,
             "seed": self.seed,
-            "like": None if self.like is None else graph_digest(self.like),
+            "like": [*map(graph_digest, self.like)],
             "space": space.to_json(),
             "constants": sorted(problem.constants),
             "hidden": {name: digest_of(np.packbits(where).tobytes().hex()) for name, where in hidden.items()},
             "candidates": self.most,
+            "compiled": self.compiled,
             "rival": self.rival if problem.own is None else "the function",
             "divisible": self.divisible,
         }
@@ -303,9 +310,9 @@ def _optimized(prepared: _Prepared, wanted: OptimizationSettings, tell: Progress
         return recalled
     original = qualifier.original()  # first, so that a target that cannot be compiled for costs no search
     asked = (problem.program, searched_for(problem, memory.device), wanted.search, space, wanted.workers, memory.store)
-    inquiry = Inquiry(*asked, candidates=qualifier.looked_at, hidden=prepared.hidden)
-    if wanted.like is not None:  # which may be among what a search that settles leaves out
-        inquiry = replace(inquiry, least_gain=0.0)
+    few = None if wanted.like else wanted.compiled  # those of a form are looked for among all
+    proposed = qualifier.looked_at if few is None else min(qualifier.looked_at, few)
+    inquiry = Inquiry(*asked, candidates=proposed, hidden=prepared.hidden)
     measured = wanted.profile and original.executable.machine.available
     own = problem.own_on(original.executable.machine) if measured else None
     found, early = _found(inquiry, prepared, wanted, measured, tell)
@@ -334,10 +341,12 @@ def _found(
     """What a search finds and, within a budget or where little is likely to be proved, what of that which it finds first was
     compiled and proved before it goes on."""
     qualifier, early = prepared.qualifier, list[Contestant]()
-    if wanted.like is not None or not inquiry.may_end_early:
+    if wanted.like:
+        return inquiry.of_forms(wanted.like, qualifier.deadline, tell, alone=wanted.compiled is None), early
+    if not inquiry.may_end_early:
         return inquiry.found(qualifier.deadline, tell), early
     doubtful = wanted.divisible and wanted.evidence == "bounded" and is_beyond_tests(prepared.problem.program, wanted.max_error)
-    if qualifier.deadline.budget is None and not doubtful:
+    if not doubtful and (qualifier.deadline.budget is None or wanted.compiled is not None):
         return inquiry.found(qualifier.deadline, tell), early
     found, better = inquiry.first(qualifier.deadline, tell)
     if found.report.interrupted:
@@ -383,8 +392,8 @@ def _proposals(
 ) -> list[tuple[Graph, float]]:
     """The candidates that were not tried before, of those that are like what was asked for, with predicted seconds."""
     candidates = [candidate for candidate in found.candidates if candidate.graph not in tried]
-    if wanted.like is not None:
-        candidates = of_form(candidates, wanted.like, prepared.problem.program)
+    if wanted.like:
+        candidates = of_forms(candidates, wanted.like, prepared.problem.program, wanted.compiled or 0)
     return [(candidate.graph, candidate.cost) for candidate in candidates]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,13 +14,20 @@ from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, all_seconds, seconds_of_call
+from mugraph.sizes.stage_times import seconds_of_making
 from mugraph.support.deadline import Deadline
 from mugraph.targets.machine import machine_for
 
 _WANTED = 0.85
 """The speed that every size is to have beside kernels made for it."""
-_APART = 4
-"""Neighbours in a table differ by this factor at most: what is not measured is known from them."""
+_APART, _APART_IN_PART = 4, 16
+"""Neighbours in a table differ by this factor at most: what is not measured is known from them. They may differ more where the
+larger one computes its first slices alone, which are timed at a few sizes between both."""
+_TIMES = 2.25
+"""Sizes that would be slow are added, and others given more forms, while all of them take less than so many times as long to
+make as the largest took, of which one muGraph is proved: about twice as long as one size takes by itself, of which three are."""
+_FEW, _TAKEN_OVER = 6, 3
+"""MuGraphs that are compiled for the smallest size, and for one that takes over forms of its neighbours."""
 _MOST = 16
 """Sizes of a table at most."""
 _ANCHORS = 0.6
@@ -46,27 +54,54 @@ class SizeTable:
     """Seconds in which a size took over the form of another, the last time."""
     _settling: float = field(default=0.0, init=False)
     """And in which costs were computed."""
+    _making: float = field(default=0.0, init=False)
+    """Seconds, without those of measurement, that the last size took."""
+    _largest: float = field(default=math.inf, init=False)
+    """And that the largest took, which is the first."""
+    _recalled: float = field(default=0.0, init=False)
+    """And that results took which an earlier process made."""
+    _forms_of: dict[int, set[object]] = field(default_factory=dict, init=False)
+    """The forms that sizes were made with, whether or not they kept them."""
+    _acts: dict[int, tuple[Superoptimized, object, bool]] = field(default_factory=dict, init=False)
+    """By size, of what was found as which function whether others are put together of it."""
 
     def fill(self) -> None:
-        """Search at the ends and in the middle of the range, then add sizes where others would be slow as far as costs say."""
+        """Search at the ends of the range, and in its middle if kernels may run parts of the function only; then add sizes where
+        others would be slow as far as costs say."""
         assert self.result.slices is not None
         dim = self.result.slices.dim
         high = dim.high if self.most is None else max(min(dim.high, self.most), dim.low)
-        middle = min(high, max(dim.low, 2 ** round(math.log2(dim.low * high) / 2)))
-        anchors = list(dict.fromkeys([high, dim.low, middle]))
+        middle = _middle(dim.low, high) if self._may_be_pieced else None
+        anchors = list(dict.fromkeys([high, dim.low, high if middle is None else middle]))
         for number, size in enumerate(anchors):
             if not number or not self.deadline.passed:
-                self._fill_freely(size, len(anchors))
+                with self._one_size():
+                    self._fill_freely(size, len(anchors))
+            if not number:
+                self._largest = self._making
         self.result.settings["budget"] = None
         self.settle()
         self._improve_all()
         while self._may_grow:
-            size = self._missing()
-            if size is None:
+            missing = self._missing()
+            if missing is None:
                 break
-            self._take_over(size)
-            self.settle()
+            with self._one_size():
+                self._take_over(missing)
+                self.settle()
         self._improve_all()
+
+    @contextmanager
+    def _one_size(self) -> Iterator[None]:
+        """Count what a size takes to make."""
+        before = self._spent
+        yield
+        self._making = self._spent - before
+
+    @property
+    def _spent(self) -> float:
+        """Seconds that everything took so far but for measurement, also what an earlier process made."""
+        return self.result.times.making + self._recalled
 
     @property
     def _may_grow(self) -> bool:
@@ -110,26 +145,41 @@ class SizeTable:
         kernels: dict[int, Superoptimized] = {}
         alone: dict[int, Superoptimized] = {}
         for (size,), made in result.table.items():
-            if made.is_one_program and result.sliced is not None and not result.sliced.is_program_of(made.program):
-                result.sliced = result.pieced = None
-                result.reason = f"its program at size {size} is another one than was proved to act on slices"
-                return {}, {}
+            known = self._acts.get(size)
+            if known is None or known[0] is not made or known[1] is not result.slices:
+                if made.is_one_program and result.sliced is not None and not result.sliced.is_program_of(made.program):
+                    result.sliced = result.pieced = None
+                    result.reason = f"its program at size {size} is another one than was proved to act on slices"
+                    return {}, {}
+                known = self._acts[size] = made, result.slices, made.found and result.is_of_slices(size, made)
             if made.found:
-                (kernels if result.is_of_slices(size, made) else alone)[size] = made
+                (kernels if known[2] else alone)[size] = made
         return kernels, alone
 
     def _fill_freely(self, size: int, anchors: int) -> None:
-        """Search at a size, one of so many `anchors`. Where kernels run parts of the function, others take over what was
-        found for the first of them, and that others are put together of these is asked while there is time."""
-        like = self._in_pieces() if self._may_be_pieced else None
-        others = 1 if like is not None or (self._may_be_pieced and not self.result.table) else anchors
+        """Search at a size, one of so many `anchors`. Those behind the first have few muGraphs compiled, one of them of the form
+        that was found for it. Where kernels run parts of the function, others take over what was found for the first of them, and
+        that others are put together of these is asked while there is time."""
+        pieces = self._in_pieces() if self._may_be_pieced else None
+        others = 1 if pieces is not None or (self._may_be_pieced and not self.result.table) else anchors
         budget = self.deadline.share(_ANCHORS / others)
-        self.result.fill((size,), self.args, self.kwargs, budget=budget, like=like, candidates=self._proved)
+        if pieces is None and not self._may_be_pieced and self.result.table:
+            wholes = [made for made in self.result.table.values() if made.found and made.is_one_program]
+            self._filled(size, wholes, _FEW, budget)
+        else:
+            self._made(size, budget=budget, like=pieces)
         if self._may_be_pieced and self.result.pieced is None and self._in_pieces() is not None:
             self._becomes_pieced()
             made = self.result.table[size,]
             if self.result.pieced is not None and self.result.is_of_slices(size, made):  # before others have spent the time
                 self._slice(size, made, made.report.original_latency is not None)
+
+    def _made(self, size: int, **settings: Any) -> Superoptimized:
+        """What is found for a size, which is in the table then."""
+        made = self.result.fill((size,), self.args, self.kwargs, candidates=self._proved, **settings)
+        if made.report.recalled:
+            self._recalled += seconds_of_making(made.report)
+        return made
 
     @property
     def _proved(self) -> int:
@@ -170,9 +220,9 @@ class SizeTable:
         """Give sizes at which kernels run parts of the function only the form of the nearest that is one program: parts are not
         put together with these, and one such size would keep all others from being."""
         table = self.result.table
-        wholes = {size: made.graph for (size,), made in table.items() if made.is_one_program}
+        wholes = {size: made for (size,), made in table.items() if made.is_one_program}
         for size in [size for (size,), made in table.items() if made.found and size not in wholes] if wholes else []:
-            self._filled(size, like=wholes[min(wholes, key=lambda known: abs(math.log(known / size)))])
+            self._filled(size, [wholes[min(wholes, key=lambda known: abs(math.log(known / size)))]])
 
     def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
         """Which part of their time kernels take that compute their first slices alone; those of what is new are made while there
@@ -236,13 +286,15 @@ class SizeTable:
 
     def _missing(self) -> int | None:
         """The size to add to the table: in the middle between two that are far apart, or between which most sizes would be slow,
-        on a logarithmic scale; None if none would be."""
+        on a logarithmic scale; half of one for which nothing was found, as its own serves smaller ones. None if none would be."""
         assert self.result.slices is not None
         dim, costs = self.result.slices.dim, self.result.costs
         known = sorted(size for (size,) in self.result.table)
         for low, high in itertools.pairwise(known):
-            if high > _APART * low:
-                return _middle(low, high)
+            if high > (_APART_IN_PART if high in costs.parts else _APART) * low:
+                return _middle(low, high) if self.result.table[high,].found else high // 2
+        if not self._is_cheap:
+            return None
         step = max((dim.high - dim.low) / _LOOKED_AT, 1)
         looked_at = {round(dim.low + step * number) for number in range(int((dim.high - dim.low) / step) + 1)}
         looked_at |= {size + 1 for size in known if size < dim.high} | {2**power for power in range(dim.high.bit_length())}
@@ -254,25 +306,38 @@ class SizeTable:
                 slow[around] = slow.get(around, 0.0) + 1 / size
         return _middle(*max(slow, key=slow.__getitem__)) if slow else None
 
+    @property
+    def _is_cheap(self) -> bool:
+        """Whether another size, if it takes as long to make as the last one, leaves all of them within `_TIMES` the largest."""
+        return self._spent + self._making <= _TIMES * self._largest
+
     def _take_over(self, size: int) -> None:
         """Fill in a size with the forms of muGraphs that won at its neighbours: the faster of both."""
         known = sorted(each for (each,) in self.result.table)
         around = [max(each for each in known if each < size), min(each for each in known if each > size)]
-        found = [self.result.table[each,] for each in around if self.result.table[each,].found]
+        found = _different([self.result.table[each,] for each in around if self.result.table[each,].found])
+        if all(each.is_one_program for each in found):
+            self._filled(size, found, _TAKEN_OVER if found else _FEW)
+            return
         made: list[Superoptimized] = []
-        for like in _different(found):
+        for like in found:
             if not made or self._may_improve:
-                made.append(self._filled(size, like=like))
+                made.append(self._filled(size, [like]))
         made.sort(key=lambda each: (seconds_of_call(each) if each.found else None) or math.inf)
-        if not made:
-            made = [self._filled(size)]
         self.result.table[size,] = self.result.specializations[size,] = made[0]
 
-    def _filled(self, size: int, **settings: Any) -> Superoptimized:
-        """What is found for a size in the time that is left, but for that in which costs are computed."""
+    def _filled(
+        self, size: int, likes: Sequence[Superoptimized], compiled: int = _TAKEN_OVER, share: float | None = None
+    ) -> Superoptimized:
+        """What is found for a size in its share of the budget, or in the time that is left, but for that in which costs are
+        computed: of so many muGraphs, one of each form of other results, which are several that are one program or one in
+        pieces."""
         started, remaining = self.deadline.elapsed, self.deadline.remaining
-        budget = None if remaining is None else max(remaining - self._settling, 0.0)
-        made = self.result.fill((size,), self.args, self.kwargs, budget=budget, candidates=self._proved, **settings)
+        budget = share if remaining is None or share is not None else max(remaining - self._settling, 0.0)
+        asked: int | None = self.result.settings.get("compiled")
+        compiled = compiled if asked is None else min(compiled, asked)
+        made = self._made(size, budget=budget, like=likes[0] if len(likes) == 1 else likes, compiled=compiled)
+        self._forms_of.setdefault(size, set()).update(map(_form, likes))
         self._taking_over = self.deadline.elapsed - started
         return made
 
@@ -284,7 +349,8 @@ class SizeTable:
 
     def _improve_all(self) -> None:
         """Give sizes of the table the forms of others where these are faster."""
-        improved = [size for (size,) in sorted(self.result.table) if self._may_improve and self._improve(size)]
+        sizes = [size for (size,) in sorted(self.result.table)]
+        improved = [size for size in sizes if self._may_improve and self._is_cheap and self._improve(size)]
         if improved:
             self.settle()
 
@@ -298,14 +364,17 @@ class SizeTable:
         covering = next((chunk.size for chunk in plan.chunks), None)
         if not before.found and others:
             covering = min(others, key=lambda known: abs(math.log(known / size)))
-        elif covering is None or plan.seconds >= costs.kernels.get(size, math.inf):
+        elif plan.seconds >= costs.kernels.get(size, costs.alone.get(size, math.inf)):
             return False
         if covering is None:
             return False
-        likes = _different([before, result.table[covering,]] if before.found else [result.table[covering,]])
-        if before.found and len(likes) == 1:
+        like = result.table[covering,]
+        tried = self._forms_of.setdefault(size, set())
+        if before.found:
+            tried.add(_form(before))
+        if _form(like) in tried:
             return False
-        after = self._filled(size, like=likes[-1])
+        after = self._filled(size, [like])
         if after.found and (not before.found or self._is_faster(size, after, before)):
             return True
         result.table[size,] = result.specializations[size,] = before
@@ -375,8 +444,10 @@ def _middle(low: int, high: int) -> int | None:
     if high - low < 2:
         return None
     aim = math.sqrt(low * high)
-    for power in range(high.bit_length(), -1, -1):
-        step = 1 << power
+    if low < (power := 1 << round(math.log2(aim))) < high:
+        return power
+    for digits in range(high.bit_length(), -1, -1):
+        step = 1 << digits
         inside = [size for size in (int(aim) // step * step, (int(aim) // step + 1) * step) if low < size < high]
         if inside:
             return min(inside, key=lambda size: abs(math.log(size / aim)))
@@ -384,8 +455,12 @@ def _middle(low: int, high: int) -> int | None:
 
 
 def _different(results: Sequence[Superoptimized]) -> list[Superoptimized]:
-    """Results, one of each form: that of its muGraph, or those of several in pieces."""
+    """Results, one of each form."""
+    return list({_form(result): result for result in results}.values())
+
+
+def _form(result: Superoptimized) -> object:
+    """The form of a result: that of its muGraph, or those of several in pieces."""
     from mugraph.selection.structure_key import form_of
 
-    forms = [(result.is_one_program, tuple(form_of(each.graph) for each in result.results)) for result in results]
-    return list(dict(zip(forms, results, strict=True)).values())
+    return result.is_one_program, tuple(form_of(each.graph) for each in result.results)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 
 Stage = Literal["search", "compile", "measure", "verify"]
@@ -23,6 +24,11 @@ class StageTimes:
     compile: float = 0.0
     measure: float = 0.0
     verify: float = 0.0
+
+    @property
+    def making(self) -> float:
+        """Of everything but measurement."""
+        return self.search + self.compile + self.verify
 
     @contextmanager
     def of(self, stage: Stage) -> Iterator[None]:
@@ -50,3 +56,8 @@ class StageTimes:
 
     def _add(self, stage: Stage, seconds: float) -> None:
         setattr(self, stage, getattr(self, stage) + seconds)
+
+
+def seconds_of_making(report: Report) -> float:
+    """What a result for a single size took to make but for measurement, or had taken where it was recalled."""
+    return report.seconds + report.compile_seconds + report.verify_seconds
