@@ -23,10 +23,10 @@ _WANTED = 0.85
 _APART, _APART_IN_PART = 4, 16
 """Neighbours in a table differ by this factor at most: what is not measured is known from them. They may differ more where the
 larger one computes its first slices alone, which are timed at a few sizes between both."""
-_TIMES = 2.25
+_TIMES = 2.0
 """Sizes that would be slow are added, and others given more forms, while all of them take less than so many times as long to
-make as the largest took, of which one muGraph is proved: about twice as long as one size takes by itself, of which three are."""
-_FEW, _TAKEN_OVER = 6, 3
+make as the largest took, of which one muGraph is proved, where three are of one size by itself."""
+_FEW, _TAKEN_OVER = 8, 3
 """MuGraphs that are compiled for the smallest size, and for one that takes over forms of its neighbours."""
 _MOST = 16
 """Sizes of a table at most."""
