@@ -86,7 +86,7 @@ def filled() -> tuple[DynamicSuperoptimized, Made]:
 
 def test_a_range_is_two_searches_and_what_takes_over_their_forms(filled: tuple[DynamicSuperoptimized, Made]) -> None:
     opt, made = filled
-    assert [size for size, _ in made] == [64, 1, 8], "both ends, then one in the middle"
+    assert [size for size, _ in made] == [64, 1, 4], "both ends, then one between"
     assert [asked.get("compiled") for _, asked in made] == [None, 8, 3]
     assert all(asked["candidates"] == 1 for _, asked in made)
     likes = [asked["like"] if isinstance(asked["like"], list) else [asked["like"]] for _, asked in made]
@@ -128,7 +128,7 @@ def test_slow_sizes_are_added_while_all_take_less_than_twice_the_largest(
 ) -> None:
     opt, _ = filled
     table = SizeTable(opt, (drawn(4, 24),), {}, Deadline(None))
-    slow = Costs({8: 1.0, 64: 2.0}, parts={8: {1: 1.0, 8: 1.0}, 64: {1: 2.0, 32: 1.0, 64: 1.0}}, alone={1: 1.0})
+    slow = Costs({4: 1.0, 64: 2.0}, parts={4: {1: 1.0, 4: 1.0}, 64: {1: 2.0, 32: 1.0, 64: 1.0}}, alone={1: 1.0})
     monkeypatch.setattr(opt, "costs", slow)
     assert table._missing() == 16, "nothing is known of the largest"
     spent = opt.times.making
@@ -138,8 +138,8 @@ def test_slow_sizes_are_added_while_all_take_less_than_twice_the_largest(
     assert table._missing() is None
     table._making, table._recalled = 0.9 * spent, 0.2 * spent
     assert table._missing() is None, "what an earlier process made counts"
-    monkeypatch.delitem(opt.table, (8,))
-    assert table._missing() == 8, "further apart than anything is known of"
+    monkeypatch.delitem(opt.table, (4,))
+    assert table._missing() == 4, "further apart than anything is known of"
     monkeypatch.setitem(opt.table, (16,), SimpleNamespace(found=False))
     assert table._missing() == 8, "half of what has no kernels"
 
@@ -154,9 +154,9 @@ def test_what_a_result_is_put_together_of_is_asked_once(
     assert len(asked) == 3
     assert table._by_what_they_run() == first
     assert len(asked) == 3
-    monkeypatch.setitem(opt.table, (8,), opt.table[8,].with_best(opt.table[8,].best))
+    monkeypatch.setitem(opt.table, (4,), opt.table[4,].with_best(opt.table[4,].best))
     table._by_what_they_run()
-    assert asked[3:] == [(opt.table[8,].graph,)], "another result"
+    assert asked[3:] == [(opt.table[4,].graph,)], "another result"
 
 
 def test_no_form_is_tried_twice_at_a_size(filled: tuple[DynamicSuperoptimized, Made], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,12 +164,12 @@ def test_no_form_is_tried_twice_at_a_size(filled: tuple[DynamicSuperoptimized, M
     table = SizeTable(opt, (drawn(4, 24),), {}, Deadline(None))
     monkeypatch.setattr(SizeTable, "_filled", lambda self, size, likes: opt.table[size,])
     tried = counted(monkeypatch, SizeTable, "_filled")
-    monkeypatch.setattr(opt, "costs", Costs({8: 1.0, 64: 2.0}, alone={1: 0.5}))
+    monkeypatch.setattr(opt, "costs", Costs({4: 1.0, 64: 2.0}, alone={1: 0.5}))
     assert not table._improve(1), "it is faster by itself"
     assert tried == []
     forms = iter(range(9))
     monkeypatch.setattr("mugraph.sizes.size_table._form", lambda result: next(forms))
-    monkeypatch.setattr(opt, "costs", Costs({8: 1.0, 64: 2.0}, alone={1: 1.5}))
+    monkeypatch.setattr(opt, "costs", Costs({4: 1.0, 64: 2.0}, alone={1: 1.5}))
     monkeypatch.setattr(SizeTable, "_is_faster", lambda self, *given: False)
     assert not table._improve(1)
     assert [size for size, _ in tried] == [1]

@@ -20,7 +20,7 @@ from mugraph.targets.machine import machine_for
 
 _WANTED = 0.85
 """The speed that every size is to have beside kernels made for it."""
-_APART, _APART_IN_PART = 4, 16
+_APART, _APART_IN_PART = 4, 32
 """Neighbours in a table differ by this factor at most: what is not measured is known from them. They may differ more where the
 larger one computes its first slices alone, which are timed at a few sizes between both."""
 _TIMES = 2.0
@@ -286,13 +286,16 @@ class SizeTable:
 
     def _missing(self) -> int | None:
         """The size to add to the table: in the middle between two that are far apart, or between which most sizes would be slow,
-        on a logarithmic scale; half of one for which nothing was found, as its own serves smaller ones. None if none would be."""
+        on a logarithmic scale; None if none would be. Between those far apart it is half of that where kernels of the larger
+        compute first slices, which are slower than others where these are few, and half of a size that has no kernels."""
         assert self.result.slices is not None
         dim, costs = self.result.slices.dim, self.result.costs
         known = sorted(size for (size,) in self.result.table)
         for low, high in itertools.pairwise(known):
-            if high > (_APART_IN_PART if high in costs.parts else _APART) * low:
-                return _middle(low, high) if self.result.table[high,].found else high // 2
+            in_part = high in costs.parts
+            if high > (_APART_IN_PART if in_part else _APART) * low:
+                middle = _middle(low, high) if self.result.table[high,].found else high // 2
+                return middle if middle is None or not in_part else max(middle // 2, low + 1)
         if not self._is_cheap:
             return None
         step = max((dim.high - dim.low) / _LOOKED_AT, 1)
