@@ -9,15 +9,17 @@ For each function a result for batches from 1 to `--high` is made, and called at
 attention over a growing cache one for 1 to 1,024 keys, called at 100, 300 and 700. `table` stands for the paper's six
 workloads at full size and three layers of a quarter of their width, whose largest batches are smaller where many keys are
 cached. At `--right` random sizes results are compared with float64. Of each size that is timed: seconds of the first call and of
-repeated ones, each with arguments just written and after two calls at another size, so that all find the same in caches, what the
-first takes more than their median (`first_over_repeated`), and what a tenth of them do; and whole calls beside those of
-kernels for that size in turns: scheduled, compiled and proved for it (`DynamicSuperoptimized.at`), or where nothing is put
-together of slices searched and measured for it alone. A ratio above 1 says that the result for any size is the faster one. It
-must compile nothing in its first calls. `at` has no budget, and need not search structures of the table again: how long kernels
-for a size take to make is said for each, and in the median beside the seconds of the result for any size. What that takes to make
-is set beside what `superoptimize` takes for the largest size with the same budget, each in a process of its own that finds
-nothing in caches: seconds of search, proof and compilation (`parts`), of everything, and of processors, compilers included
-(`made`). Results go to `benchmarks/results/any-size.json`.
+repeated ones, each with arguments just written and after two calls at another size, what the first takes more than their median
+(`first_over_repeated`), and what a tenth of them do. What of this is no matter of a new size is seen when all sizes have been
+timed: the same is done once more, and a size that is known takes so much more in its first call than in the median of the others
+(`again_over_repeated`), as it finds as little in caches. Whole calls are timed in turns with those of kernels for that size:
+scheduled, compiled and proved for it (`DynamicSuperoptimized.at`), or where nothing is put together of slices searched and
+measured for it alone. A ratio above 1 says that the result for any size is the faster one. It must compile nothing in its first
+calls. `at` has no budget, and need not search structures of the table again: how long kernels for a size take to make is said for
+each, and in the median beside the seconds of the result for any size. What that takes to make is set beside what `superoptimize`
+takes for the largest size with the same budget, each in a process of its own that finds nothing in caches: seconds of search,
+proof and compilation (`parts`), of everything, and of processors, compilers included (`made`).
+Results go to `benchmarks/results/any-size.json`.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ WIDTH, HIDDEN, HEADS, KEYS, HEAD = 1024, 2048, 8, 256, 64
 CACHE, LENGTHS = 1024, (100, 300, 700)
 _REPEATED = 20
 _SPECIAL_SECONDS = 20.0
+_FIRST = ("first", "again")
 _CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 Function = Callable[..., Any]
 
@@ -271,11 +274,12 @@ def _of_function(name: str, case: Case, options: argparse.Namespace) -> dict[str
     record: dict[str, Any] = {"high": high, "seconds": seconds, "claim": result.claim, **_made(result, high)}
     print(f"{name}: {result!r} in {seconds:.0f} s")
     others = [size for size in range(1, high + 1) if (size,) not in result.table] or list(range(1, high + 1))
-    record["sizes"] = {}
+    record["sizes"], between = {}, dict[int, tuple[torch.Tensor, ...]]()
     timed = case.sizes or sorted(random.Random(0).sample(others, min(options.sizes, max(len(others) - 1, 1))))
     for size in timed:
         beside = min((n for n in range(1, high + 1) if n not in timed), key=lambda n: abs(n - size), default=size)
-        record["sizes"][size] = row = _at(result, case, size, case.inputs(beside))
+        between[size] = case.inputs(beside)
+        record["sizes"][size] = row = _at(result, case, size, between[size])
         plan = () if result.sliced is None and result.capacities is None else result.plan(size).chunks
         row["plan"] = [chunk.size for chunk in plan]
         print(
@@ -284,12 +288,17 @@ def _of_function(name: str, case: Case, options: argparse.Namespace) -> dict[str
             f"{row['beside_special']:.2f} of special kernels ({row['special_seconds']:.1f} s to make), "
             f"{row['beside_function']:.2f} of the function; {'+'.join(map(str, row['plan'])) or 'the function'}"
         )
+    for size, row in record["sizes"].items():
+        calls = _first_and_others(result, case, case.inputs(size), between[size])
+        row["again_over_repeated"] = calls["first_over_repeated"]
+    first, known = (statistics.median(row[f"{which}_over_repeated"] for row in record["sizes"].values()) for which in _FIRST)
     right = [draw.randint(1, high) for _ in range(options.right)]  # now that each size was timed in its first call
     record["right"] = {"sizes": len(right), "worst": max((_error(result, case, size) for size in right), default=0.0)}
     ratios = [row["beside_special"] for row in record["sizes"].values()]
     record["beside_special"] = statistics.geometric_mean(ratios)
     record["special_seconds"] = statistics.median(row["special_seconds"] for row in record["sizes"].values())
     print(
+        f"  first calls of sizes take {first * 1e6:.0f} us over repeated ones in the median, of known ones {known * 1e6:.0f} us\n"
         f"  made in {seconds:.1f} s, special kernels for a size in {record['special_seconds']:.1f} s in the median; "
         f"{record['beside_special']:.2f} of special kernels in geometric mean, {min(ratios):.2f} at least; "
         f"{len(right)} random sizes right, relative error {record['right']['worst']:.1e} at most"
@@ -322,26 +331,37 @@ def _error(result: DynamicSuperoptimized, case: Case, size: int) -> float:
 def _at(result: DynamicSuperoptimized, case: Case, size: int, between: tuple[torch.Tensor, ...]) -> dict[str, Any]:
     """Times at one size, of calls that follow those with other arguments."""
     given, fn = case.inputs(size), case.fn
+    with mock.patch("mugraph.runtime.executable.Executable.__init__", side_effect=AssertionError("compiled")):
+        calls = _first_and_others(result, case, given, between)
     with torch.inference_mode():
-        with mock.patch("mugraph.runtime.executable.Executable.__init__", side_effect=AssertionError("compiled")):
-            first, *others = (_seconds_after(result, between, case.anew(given)) for _ in range(1 + _REPEATED))
         started = time.perf_counter()
         alone = result.sliced is None
         special = mugraph.superoptimize(fn, given, budget=_SPECIAL_SECONDS) if alone else result.at(*given)
         made = time.perf_counter() - started
         beside = duel(lambda: result(*given), lambda: special(*given))
         itself = duel(lambda: result(*given), lambda: fn(*given))
+    return {
+        **calls,
+        "special_seconds": made,
+        "special_found": special.found,
+        "beside_special": beside.speedup,
+        "beside_function": itself.speedup,
+        "error": _error(result, case, size),
+    }
+
+
+def _first_and_others(
+    call: Callable[..., Any], case: Case, given: tuple[torch.Tensor, ...], between: tuple[torch.Tensor, ...]
+) -> dict[str, float]:
+    """Seconds of calls at a size after those with other arguments: of the first, and of the median of the others."""
+    with torch.inference_mode():
+        first, *others = (_seconds_after(call, between, case.anew(given)) for _ in range(1 + _REPEATED))
     repeated = statistics.median(others)
     return {
         "first": first,
         "repeated": repeated,
         "first_over_repeated": first - repeated,
         "tenth_over_repeated": statistics.quantiles(others, n=10)[-1] - repeated,
-        "special_seconds": made,
-        "special_found": special.found,
-        "beside_special": beside.speedup,
-        "beside_function": itself.speedup,
-        "error": _error(result, case, size),
     }
 
 

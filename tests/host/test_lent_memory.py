@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mugraph.host.arrays import TorchArrays
-from mugraph.host.lent_memory import LEAST, MOST, _Loan
+from mugraph.host.lent_memory import LEAST, LEAST_VARYING, MOST, _Loan
 from mugraph.ir import DType, GraphBuilder, Level
 from mugraph.ir.graph import Tensor
 from mugraph.runtime import build
@@ -21,7 +22,8 @@ LARGE = Tensor((1 << 10, 1 << 10), DType.FP32)
 
 
 @pytest.fixture(autouse=True)
-def _no_blocks() -> Iterator[None]:
+def _no_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("mugraph.host.lent_memory._SET_ASIDE", set())
     _Loan.idle.clear()
     yield
     _Loan.idle.clear()
@@ -60,7 +62,7 @@ def test_what_something_refers_to_is_nobodys(kind: str) -> None:
     del tensor
     assert allocated().data_ptr() != place
     del reference
-    assert any(0 <= place - block.data_ptr() < 4096 for block in _Loan.idle)
+    assert any(block.address == place for block in _Loan.idle)
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -134,3 +136,36 @@ def test_within_a_dispatch_mode_no_memory_is_lent() -> None:
         assert allocated().untyped_storage().resizable()
     assert not _Loan.idle
     assert not allocated().untyped_storage().resizable()
+
+
+def varying(rows: int) -> Callable[[], torch.Tensor]:
+    """What allocates so many rows of 4 KiB, among tensors of other numbers of rows."""
+    return TorchArrays(torch).allocator(Tensor((rows, 1 << 10), DType.FP32), varying=True)
+
+
+def test_varying_sizes_share_memory() -> None:
+    rows = LEAST_VARYING // 4096
+    place = varying(2 * rows)().data_ptr()
+    assert [varying(each)().data_ptr() for each in (rows + 1, 2 * rows - 1, 2 * rows)] == [place] * 3
+    few, many = varying(rows + 1)(), varying(2 * rows)()
+    assert few.data_ptr() == place != many.data_ptr()
+    assert (few.shape, few.untyped_storage().nbytes()) == ((rows + 1, 1 << 10), (rows + 1) * 4096)
+    assert varying(2 * rows + 1)().data_ptr() not in (place, many.data_ptr())
+    assert varying(rows - 1)().untyped_storage().resizable()  # PyTorch's
+    assert allocated(Tensor((rows + 1, 1 << 10), DType.FP32)).untyped_storage().resizable()
+
+
+def test_a_block_that_varying_sizes_share_has_its_pages_before_the_first_call() -> None:
+    pages = LEAST // 4096
+    allocators = [varying(pages - number) for number in (3, 0)]
+    assert [block.size for block in _Loan.idle] == [LEAST]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for allocate in allocators:
+        allocate().fill_(1.0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < pages / 2
+
+
+def test_within_a_dispatch_mode_no_memory_is_set_aside() -> None:
+    with FakeTensorMode():
+        assert varying(LEAST // 4096)().untyped_storage().resizable()
+    assert not _Loan.idle

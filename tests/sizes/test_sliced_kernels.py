@@ -344,3 +344,17 @@ def test_a_compiler_that_fails_is_no_reason_to_lose_what_runs(
     monkeypatch.setattr(type(executable.machine), "load", rejects)
     assert sliced_kernels(executable, (0, None), (0,), example) is None
     assert "cc rejected a generated kernel" in caplog.text
+
+
+def test_outputs_of_any_number_have_the_memory_of_others_that_are_gone() -> None:
+    """Results that somebody has stay what they are."""
+    kernels = sliced(build(norm_linear(2048, (8, 1))), 0, None, capacity=2048)
+    runs = {count: kernels.at(count) for count in (1900, 1700, 2048)}
+    w = torch.randn(WIDTH, COLUMNS)
+    given = [torch.randn(count, WIDTH) for count in (*runs, *runs)]
+    results = [runs[len(x)](x, w)[0] for x in given]
+    for x, made in zip(given, results, strict=True):
+        torch.testing.assert_close(made, x @ w / x.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-5)
+    assert len({made.data_ptr() for made in results}) == len(results)
+    place = results.pop(0).data_ptr()
+    assert runs[1700](given[1], w)[0].data_ptr() == place

@@ -14,7 +14,7 @@ import numpy as np
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.host.large_pages import in_large_pages
-from mugraph.host.lent_memory import LEAST, MOST, lent
+from mugraph.host.lent_memory import LEAST, LEAST_VARYING, MOST, lent
 from mugraph.host.torch_arithmetic import TorchArithmetic
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
@@ -58,8 +58,8 @@ class Arrays(Protocol):
         """Raise InvalidInput, naming the input, for an array that lies on another device than those of this library."""
         ...
 
-    def allocator(self, tensor: Tensor) -> Callable[[], Any]:
-        """What makes arrays for `tensor`, without values."""
+    def allocator(self, tensor: Tensor, varying: bool = False) -> Callable[[], Any]:
+        """What makes arrays for `tensor`, without values; `varying` says that others are made for tensors of other sizes."""
         ...
 
     def fitting(self, tensor: Tensor) -> Callable[[Any], bool]:
@@ -182,7 +182,7 @@ class NumpyArrays:
     def expect_place(self, array: Array, name: str) -> None:
         """NumPy's lie nowhere else."""
 
-    def allocator(self, tensor: Tensor) -> Callable[[], Array]:
+    def allocator(self, tensor: Tensor, varying: bool = False) -> Callable[[], Array]:
         return functools.partial(np.empty, tensor.shape, self.dtype(tensor.dtype))
 
     def fitting(self, tensor: Tensor) -> Callable[[Array], bool]:
@@ -370,8 +370,8 @@ class TorchArrays:
 
         return recognized
 
-    def allocator(self, tensor: Tensor) -> Callable[[], Any]:
-        return self._empty(tensor.shape, self.dtypes[tensor.dtype])
+    def allocator(self, tensor: Tensor, varying: bool = False) -> Callable[[], Any]:
+        return self._empty(tensor.shape, self.dtypes[tensor.dtype], varying)
 
     def fitting(self, tensor: Tensor) -> Callable[[Any], bool]:
         shape, dtype, alignment = tensor.shape, self.dtypes[tensor.dtype], self.alignment
@@ -386,7 +386,7 @@ class TorchArrays:
     def workspace(self, size: int) -> Callable[[], Any]:
         return self._empty((size,), self.torch.uint8)
 
-    def _empty(self, shape: Shape, dtype: Any) -> Callable[[], Any]:
+    def _empty(self, shape: Shape, dtype: Any, varying: bool = False) -> Callable[[], Any]:
         """The allocation that code of `torch.compile` calls, where there is one: `torch.empty` takes three times as long."""
         size = math.prod(shape) * dtype.itemsize
         empty = getattr(self.guards, f"_empty_strided_{self.kind}", None)
@@ -396,7 +396,9 @@ class TorchArrays:
             allocate = functools.partial(empty, shape, row_major(shape), dtype)
         if self.kind != "cpu":
             return allocate
-        return lent(self.torch, shape, dtype, allocate) if LEAST <= size <= MOST else in_large_pages(allocate, size)
+        if (LEAST_VARYING if varying else LEAST) <= size <= MOST:
+            return lent(self.torch, shape, dtype, allocate, varying)
+        return in_large_pages(allocate, size)
 
     def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
         return workspace[offset : offset + tensor.bytes].view(self.dtypes[tensor.dtype]).view(tensor.shape)

@@ -101,7 +101,7 @@ class SlicedKernels:
         as those of other kernels are (`mugraph.runtime.executable`), so that a call takes as little as theirs."""
         argument = array("q", (count,))
         told = argument.buffer_info()[0]
-        allocators = [self._library.allocator(made.of_count(count)) for made in self._made]
+        allocators = [self._library.allocator(made.of_count(count), varying=True) for made in self._made]
         recognized: Recognizer = _never
         is_first = True
 
