@@ -16,6 +16,8 @@ from mugraph.runtime import Executable, build
 from mugraph.runtime.packed_operands import _IN_USE
 from mugraph.sizes.sliced_kernels import InPart, SlicedKernels, example_inputs, sliced_kernels
 from mugraph.support.deadline import Deadline
+from mugraph.targets.cpu import Vectors
+from mugraph.targets.cpu.machine import Cpu
 from mugraph.testing.mugraphs import LARGE, SMALL, random_mugraph
 from threads import at_once
 
@@ -38,6 +40,16 @@ def norm_linear(rows: int, grid: tuple[int, ...], dtype: DType = DType.FP32, loo
     squares = block.add("sum", block.add("square", x), dim=1, size=WIDTH // loop)
     norm = block.add("sqrt", block.add("accumulate", squares, combine="sum"))
     saved = block.add("output_saver", block.add("div", product, norm), omap=(0, 1))
+    return kernel.build(list(kernel.graph_defined(block.build([saved]), values)))
+
+
+def dot_products(rows: int, dtype: DType = DType.FP32) -> Graph:
+    """Rows times the rows of a matrix."""
+    kernel, values = program(((rows, WIDTH), dtype), ((COLUMNS - 3, WIDTH), dtype))
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    x, w = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(values))
+    product = block.add("matmul", x, block.add("transpose", w, permutation=(1, 0)))
+    saved = block.add("output_saver", product, omap=(0,))
     return kernel.build(list(kernel.graph_defined(block.build([saved]), values)))
 
 
@@ -136,6 +148,8 @@ GRAPHS = {
     "rows one by one": lambda: norm_linear(12, (12, 1)),
     "few rows": lambda: norm_linear(3, (1, 1)),
     "bf16": lambda: norm_linear(24, (2, 1), DType.BF16),
+    "dot products": lambda: dot_products(7),
+    "dot products of bf16": lambda: dot_products(7, DType.BF16),
     "packed weights": lambda: with_constants(norm_linear(64, (1, 2)), 1),
     "packed pairs": lambda: with_constants(norm_linear(9, (1, 1), DType.BF16), 1),
     "packed pairs in panels": lambda: with_constants(norm_linear(40, (1, 1), DType.BF16), 1),
@@ -148,6 +162,13 @@ def test_first_rows_are_those_of_all(name: str) -> None:
     capacity = executable.graph.inputs()[0].output.shape[0]
     kernels = sliced(executable, 0, None, capacity=capacity)
     assert kernels.agree_with(executable, example_inputs(executable.graph))
+
+
+def test_fewer_rows_than_a_tile_has_meet_more_columns_at_a_time() -> None:
+    executable = Executable(dot_products(7), Cpu(Vectors(lanes=16, registers=32)))
+    (source,) = sliced(executable, 0, None, capacity=7).sources.values()
+    assert [few for few in range(8) if f"if (held == {few})" in source] == [1, 2, 3, 4, 5]  # tiles of all rows have two columns
+    assert "if (held > 5)" in source
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 6, 12])

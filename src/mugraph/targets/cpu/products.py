@@ -80,6 +80,8 @@ STREAM_AHEAD = 8192
 """Bytes that products ask for ahead of where they read packed factors: beyond the page that the hardware prefetches in."""
 _DOTS_AHEAD = 16
 """Columns of a product that dot products prefetch ahead."""
+_STREAMS = 8
+"""Columns that tiles of few rows read at a time: each is a place in memory of its own."""
 
 
 _POWERS = (8, 4, 2, 1)
@@ -346,7 +348,23 @@ class Inner(Product):
     """Values of k that one lane multiplies in one step."""
 
     def write(self) -> None:
-        self.tiles(*inner_tile(self.rows, self.columns, self.writer.vectors), self.tile)
+        tall, wide = inner_tile(self.rows, self.columns, self.writer.vectors)
+        if self.bound is not Bound.ROWS:
+            self.tiles(tall, wide, self.tile)
+            return
+        widths = {few: min(self.columns, self.lanes // few, _STREAMS) for few in range(1, tall)}
+        wider = {few: width for few, width in widths.items() if width > wide}
+        for few, width in wider.items():
+            with self.writer.block(f"if ({HELD} == {few})"):
+                self.few_rows(few, width)
+        with self.writer.block(f"if ({HELD} > {max(wider, default=0)})"):
+            self.tiles(tall, wide, self.tile)
+
+    def few_rows(self, rows: int, columns: int) -> None:
+        """All tiles of the rows that there are, if those are less than a tile of all has: these have more columns."""
+        for across in self.parts(Bound.COLUMNS, "j", self.columns, columns):
+            self.writer.line("const long i = 0;")
+            self.tile(rows, across)
 
     def tile(self, rows: int, columns: int) -> None:
         """`rows` x `columns` dot products."""
