@@ -30,7 +30,7 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_ratios_are_medians_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the second round the machine was ten times as slow, for everybody."""
 
-    def in_turns(sides: list[Callable[[], Any]], *limits: Any) -> list[list[float]]:
+    def in_turns(sides: list[Callable[[], Any]], *limits: Any, **again: Any) -> list[list[float]]:
         return [[1.0, 10.0, 1.0], [2.0, 20.0, 2.0]]
 
     monkeypatch.setattr(baselines, "COMPILE_MODES", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterator
 
@@ -104,6 +105,51 @@ def test_few_rounds_show_only_what_is_obvious(speedups: list[float], clear: bool
 @pytest.mark.parametrize(("speedups", "clear"), [([1.2], True), ([1.05], False), ([1.5, 1.2], True), ([1.5, 0.9], False)])
 def test_of_calls_that_take_seconds_a_few_show_more(speedups: list[float], clear: bool) -> None:
     assert Duel.of([2.0] * len(speedups), [2.0 * speedup for speedup in speedups]).clear is clear
+
+
+@pytest.mark.parametrize("disturbed", range(5))
+def test_one_disturbed_round_of_five_decides_nothing(clock: Clock, disturbed: int) -> None:
+    """Calls that take so long have five rounds, of which all must be won."""
+    stalls = itertools.chain([0.155] * (3 + disturbed), [0.3], itertools.repeat(0.155))
+    outcome = duel(clock.taking(stalls), clock.taking(itertools.repeat(0.19)))
+    assert outcome.clear
+    assert (outcome.won, outcome.rounds) == (15, 16)
+
+
+def test_who_wins_every_other_round_does_not_win_a_second_look(clock: Clock) -> None:
+    noisy = itertools.chain([0.155] * 3, itertools.cycle([0.155, 0.3]))
+    outcome = duel(clock.taking(noisy), clock.taking(itertools.repeat(0.19)))
+    assert not outcome.clear
+    assert (outcome.won, outcome.rounds) == (8, 16)
+
+
+def test_a_second_look_is_for_who_leads_and_ends_with_its_time(clock: Clock) -> None:
+    behind = itertools.chain([0.19] * 3, itertools.cycle([0.19, 0.19, 0.1, 0.19, 0.1]))
+    assert duel(clock.taking(behind), clock.taking(itertools.repeat(0.155))).rounds == 5
+    stalls = itertools.chain([1.0] * 3, [2.0], itertools.repeat(1.0))
+    assert duel(clock.taking(stalls), clock.taking(itertools.repeat(1.2)), limit=1e9).rounds == 5
+    stalls = itertools.chain([0.5] * 3, [2.0], itertools.repeat(0.5))
+    outcome = duel(clock.taking(stalls), clock.taking(itertools.repeat(0.6)), limit=1e9)
+    assert (outcome.rounds, outcome.clear, outcome.cut_short) == (8, True, False)
+
+
+def test_a_second_look_that_is_cut_short_says_so(clock: Clock) -> None:
+    stalls = itertools.chain([0.155] * 3, [0.3], itertools.repeat(0.155))
+    outcome = duel(clock.taking(stalls), clock.taking(itertools.repeat(0.19)), limit=3.5)
+    assert outcome.cut_short
+    assert 5 < outcome.rounds < 16
+
+
+def test_equals_seldom_win_by_a_second_look(clock: Clock) -> None:
+    """In one duel of 26; where the test that is made again and again counted, in one of ten."""
+    numbers = random.Random(0)
+
+    def equal() -> Callable[[], None]:
+        return clock.taking(iter(lambda: numbers.uniform(0.15, 0.2), None))
+
+    outcomes = [duel(equal(), equal()) for _ in range(1000)]
+    assert {outcome.rounds for outcome in outcomes} == {5, 16}
+    assert sum(outcome.clear for outcome in outcomes) < 55
 
 
 def test_calls_of_tens_of_milliseconds_are_made_one_by_one(clock: Clock) -> None:

@@ -18,7 +18,8 @@ from mugraph.targets.machine import machine_for
     ("slowdown", "budget", "kept", "seconds", "limit"),
     [
         (1.0, None, False, 0.5, math.inf),
-        (2.0, 0.0, False, 2.0, 6.0),
+        (1.0, 0.0, False, 0.5, 5.0),
+        (2.0, 0.0, False, 2.0, 9.0),
         (6.0, 0.0, False, 18.0, 9.0),
         (6.0, 0.0, True, 18.0, 3.0),
         (6.0, None, True, 18.0, math.inf),

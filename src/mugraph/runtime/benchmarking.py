@@ -37,6 +37,10 @@ for a core, a call of microseconds now and then takes a tenth of a second, and w
 _FEWEST, _MOST = 5, 60
 _SECONDS = 0.5
 """After this time, and the fewest rounds, no further round starts."""
+_SECOND_LOOK, _SECOND_SECONDS = 16, 10.0
+"""Rounds of a duel that the challenger leads at first without winning it clearly, and the time after which none of them starts:
+of five rounds of long calls a single one that was disturbed decides, of so many three may be lost. Equals win one such duel in
+26; one in 32 has all of five rounds won."""
 _STRETCHED = 6.0
 """On a busy machine rounds start for so many times as long at the most."""
 _OBVIOUS, _OBVIOUS_AT_LENGTH = 2.0, 1.1
@@ -150,11 +154,21 @@ def duel(
     limit: float = math.inf,
 ) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds, where other work
-    has the cores longer (`stretched`); `limit` is as in `in_turns`."""
+    has the cores longer (`stretched`), and of long calls up to `_SECOND_LOOK` rounds where the challenger leads and it is not
+    clear that it is the faster; `limit` is as in `in_turns`."""
     cut: list[bool] = []
     with raised_as_they_were():
-        times = in_turns((challenger, defender), stretched(seconds), limit, clock=clock, cut_short=lambda: cut.append(True))
+        sides = challenger, defender
+        times = in_turns(sides, stretched(seconds), limit, clock=clock, cut_short=lambda: cut.append(True), again=first_leads)
     return replace(Duel.of(*times), cut_short=bool(cut))
+
+
+def first_leads(times: Sequence[Sequence[float]]) -> bool:
+    """Whether the first of some sides, seconds of a call in each round, is faster than the second one but not clearly so."""
+    if len(times) < 2:
+        return False
+    outcome = Duel.of(*times[:2])
+    return outcome.speedup > 1 and not outcome.clear
 
 
 class SideFailed(Exception):
@@ -181,9 +195,18 @@ def in_turns(
     rounds: int = _MOST,
     clock: Clock | None = None,
     cut_short: Callable[[], object] = lambda: None,
+    again: Callable[[Sequence[Sequence[float]]], bool] = lambda times: False,
 ) -> list[list[float]]:
-    """Seconds of a typical call of each side, in up to so many `rounds`, as `bursts_in_turns` times them. Raises SideFailed."""
-    bursts = bursts_in_turns(sides, seconds, limit, rounds, clock, cut_short)
+    """Seconds of a typical call of each side, in up to so many `rounds`, as `bursts_in_turns` times them. Raises SideFailed.
+
+    `again` is asked of these, when the time is over, whether there is a second look.
+    """
+    bursts = bursts_in_turns(sides, seconds, limit, rounds, clock, cut_short, lambda so_far: again(_typical(so_far)))
+    return _typical(bursts)
+
+
+def _typical(bursts: Sequence[Sequence[Burst]]) -> list[list[float]]:
+    """Seconds of a typical call of each side, in each round."""
     return [[statistics.median(calls) for calls in of_side] for of_side in bursts]
 
 
@@ -194,20 +217,25 @@ def bursts_in_turns(
     rounds: int = _MOST,
     clock: Clock | None = None,
     cut_short: Callable[[], object] = lambda: None,
+    again: Callable[[Sequence[Sequence[Burst]]], bool] = lambda bursts: False,
 ) -> list[list[Burst]]:
     """Of each side, a burst of calls for each of up to so many `rounds`, all warm; another side begins each round.
 
     No round but the first starts that may end after `limit` seconds, warming up included, and `cut_short` is called where that
-    ends them. Calls are timed by `clock`, by default
-    that of the wall. Raises SideFailed.
+    ends them. Fewer rounds than `_SECOND_LOOK` may be made that many: when the time is over, `again` is asked once. Calls are
+    timed by `clock`, by default that of the wall. Raises SideFailed.
     """
     begun = time.perf_counter()
     bursts = [_of_side(number, _burst_of, side, clock or time.perf_counter) for number, side in enumerate(sides)]
     times: list[list[Burst]] = [[] for _ in sides]
     started = time.perf_counter()
-    longest = 0.0
-    while (done := len(times[0])) < rounds and (done < _FEWEST or time.perf_counter() - started < seconds):
+    longest, second_look = 0.0, False
+    while (done := len(times[0])) < rounds:
         before = time.perf_counter()
+        if (done >= _FEWEST and before - started >= seconds) or second_look:
+            second_look = done < _SECOND_LOOK and before - started < _SECOND_SECONDS and (second_look or again(times))
+            if not second_look:
+                break
         if done and before - begun + longest > limit:
             cut_short()
             break

@@ -14,9 +14,9 @@ from mugraph.targets.machine import Machine
 
 _SECONDS, _SECONDS_COMPILED = 0.5, 5.0
 """For so long rounds start: against the function alone on a quiet machine, and against what torch.compile makes of it, too."""
-_LEFT, _STRETCHED = 3.0, 3.0
-"""Seconds that are there in any case: five rounds of calls of a fifth of a second, which decide what the search was for; and how
-many times as many on a busy machine at the most."""
+_LEFT, _LEFT_KEPT, _LEFT_MOST = 5.0, 3.0, 9.0
+"""Seconds that are there in any case: ten rounds of calls of a fifth of a second, which decide what the search was for, where one
+disturbed call in five does not; where some were kept for them; and on a busy machine at the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class OwnCall:
         """
         slower, left = slowdown(), deadline.remaining
         seconds = _SECONDS_COMPILED if compiled else _SECONDS * slower**2
-        beyond = _LEFT if kept else _LEFT * min(slower, _STRETCHED)
+        beyond = _LEFT_KEPT if kept else min(_LEFT * slower, _LEFT_MOST)
         limit = math.inf if left is None or compiled else max(left, beyond)
         return compare(result, self.fn, self.args, self.kwargs, seconds=seconds, limit=limit, compiled=compiled, machine=machine)
 
