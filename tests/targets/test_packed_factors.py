@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
@@ -483,3 +484,18 @@ def test_a_mugraph_says_what_is_constant() -> None:
     assert marked.with_constants(()) == graph
     assert replace(marked, nodes=graph.nodes) == graph
     assert Value(1) in build(marked).launches[len(marked.nodes) - 1].packings
+
+
+@pytest.mark.parametrize(("rows", "ahead"), [(1, 768), (2, 768), (8, 8192)])
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.BF16])
+def test_wide_steps_ask_for_lines_close_ahead(dtype: DType, rows: int, ahead: int) -> None:
+    """Those of one and two rows, which read 512 bytes; those of more rows ask for what lies two pages ahead."""
+    machine = Cpu(Vectors(16, 32, bf16_pairs=True))
+    graph = linear(rows, 256, 1024, dtype).with_constants(["weight"])
+    source = machine.print([launch.kernel for launch in machine.lower(graph).values()])[SOURCE_NAME]
+    places = re.findall(r"__builtin_prefetch\(strip \+ (\d+) \* \(k - k0\) \+ (\d+), 0, 2\)", source)
+    bytes_ahead = {dtype.bytes * int(place) for _, place in places}
+    assert min(bytes_ahead) == ahead
+    assert max(bytes_ahead) < ahead + 512
+    if rows <= 2:
+        assert len(places) == 512 // 64

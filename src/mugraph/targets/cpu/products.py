@@ -78,6 +78,9 @@ STRIP_WIDTHS = (1, 2, 3, 4, 6, 8)
 """Vectors that a strip of a packed factor may be wide."""
 STREAM_AHEAD = 8192
 """Bytes that products ask for ahead of where they read packed factors: beyond the page that the hardware prefetches in."""
+WIDE_STEP, WIDE_AHEAD = 512, 768
+"""Steps of k that read so many bytes, as those of one and two rows do where vectors have 64, ask for what is so far ahead: the
+hardware keeps up with them, and what is asked for long before comes in the place of what is read next."""
 _DOTS_AHEAD = 16
 """Columns of a product that dot products prefetch ahead."""
 _STREAMS = 8
@@ -332,8 +335,9 @@ class Packed(Outer):
     def prefetch(self, columns: int) -> None:
         """Ask for what the strip has further on, or the strips behind it."""
         size = self.right.bytes
+        ahead = (WIDE_AHEAD if self.steps * columns * size >= WIDE_STEP else STREAM_AHEAD) // size
         for line in range(0, self.steps * columns, CACHE_LINE // size):
-            self.writer.line(f"__builtin_prefetch(strip + {columns} * (k - k0) + {line + STREAM_AHEAD // size}, 0, 2);")
+            self.writer.line(f"__builtin_prefetch(strip + {columns} * (k - k0) + {line + ahead}, 0, 2);")
 
     def row_vector(self, v: int, widths: Sequence[int]) -> str:
         dtype = self.right
