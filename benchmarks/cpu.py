@@ -10,9 +10,11 @@ with a pause of 50 ms between bursts, since pools of threads that spin disturb t
 Threads wait for their next work as libraries have it when nobody says otherwise (`--wait default`: awake for some milliseconds),
 or asleep (`--wait passive`: `OMP_WAIT_POLICY=passive` and ONNX Runtime without spinning), as suits machines that are shared.
 Outputs are compared with float64. OpenVINO and ONNX Runtime take part where they are installed (`pip install openvino onnxruntime
-onnx`); bf16 is OpenVINO's precision hint, with inputs and outputs in fp32. Printed last are geometric means of the six and of
-others, the cells that are lost and those without a time of ours. Records go to `benchmarks/results/cpu-rivals.json`, and are made
-again by other sources alone.
+onnx`); bf16 is OpenVINO's precision hint, with inputs and outputs in fp32. A row says what our calls run (`ran`: kernels, the
+library's products, PyTorch's calls, or the function where nothing clearly faster was found), and which share of what it is bound
+by it reaches, as that is measured in the same process (`cpu_limits.py`): reading what it must read, or the library's products.
+Printed last are geometric means of the six and of others, the cells that are lost and those without a time of ours. Records go to
+`benchmarks/results/cpu-rivals.json`, and are made again by other sources alone.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ import torch
 from torch import nn
 
 import mugraph
-from contestants import Call, by_inductor, compared, tensors
+from contestants import Call, by_inductor, compared, in_bursts, tensors
+from cpu_limits import limits, share_of_limit, what_ran
 from kept import Record, answer_of, records
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
@@ -303,10 +306,20 @@ def _rms_norm(graph: Any, x: Any, shape: Any, gain: Any, epsilon: Any) -> Any:
     return graph.op("Mul", graph.op("Div", x, graph.op("Sqrt", graph.op("Add", mean, least))), gain)
 
 
-def ours(case: Case, threads: int, budget: float) -> Call:
-    """What mugraph finds; the module itself where that is nothing."""
-    optimized = mugraph.superoptimize(case.module, case.inputs, budget=budget, cache="off")
-    return _called(optimized, case)
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Calls of what mugraph found; of the module itself where that is nothing."""
+
+    result: Any
+    case: Case
+
+    def __call__(self) -> Any:
+        return self.result(*self.case.inputs)
+
+
+def ours(case: Case, threads: int, budget: float) -> Ours:
+    """What mugraph finds within so many seconds."""
+    return Ours(mugraph.superoptimize(case.module, case.inputs, budget=budget, cache="off"), case)
 
 
 CONTESTANTS: dict[str, Callable[[Case, int, float], Call]] = {
@@ -325,17 +338,26 @@ def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> Rec
     torch.set_grad_enabled(False)
     reference = case_of(name, batch, dtype).to(torch.float64)
     exact = tensors(reference.module(*reference.inputs))
-    makers = {title: partial(_made, title, name, batch, dtype, threads, budget) for title in CONTESTANTS}
+    found: list[Ours] = []
+    makers = {title: partial(_made, title, name, batch, dtype, threads, budget, found) for title in CONTESTANTS}
+    measured = compared(makers, exact, BURSTS)
+    case = case_of(name, batch, dtype)
+    measured |= {"ran": what_ran(found[0].result.report) if found else None}
+    measured |= {"limits": in_bursts(limits(case.module, case.inputs), BURSTS)}
     versions = {}
     for package in ("torch", "openvino", "onnxruntime"):
         with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
     machine = {"system": platform.platform(), "python": platform.python_version(), **versions}
-    return {"outcome": "timed", **compared(makers, exact, BURSTS), "machine": machine}
+    return {"outcome": "timed", **measured, "machine": machine}
 
 
-def _made(title: str, name: str, batch: int, dtype: str, threads: int, budget: float) -> Call:
-    return CONTESTANTS[title](case_of(name, batch, dtype), threads, budget)
+def _made(title: str, name: str, batch: int, dtype: str, threads: int, budget: float, found: list[Ours]) -> Call:
+    """The calls of a contestant; ours are among what was `found`, too."""
+    call = CONTESTANTS[title](case_of(name, batch, dtype), threads, budget)
+    if isinstance(call, Ours):
+        found.append(call)
+    return call
 
 
 def waiting(wait: str, threads: int) -> dict[str, str]:
@@ -365,12 +387,21 @@ def line(row: Mapping[str, Any]) -> str:
     seconds, found = row.get("seconds", {}), ratio(row)
     cells = [f"{seconds[title] * 1e3:.3g}" if title in seconds else "-" for title in CONTESTANTS]
     last = row.get("why", row.get("missing", {}).get(OURS, "-")) if found is None else f"{found:.2f}"
-    return f"| {' | '.join((*(str(row[name]) for name in NAMED), *cells, last))} |"
+    return f"| {' | '.join((*(str(row[name]) for name in NAMED), *cells, row.get('ran') or '-', reached(row), last))} |"
+
+
+def reached(row: Mapping[str, Any]) -> str:
+    """The share of what a row is bound by that our calls reach, and what that is; "-" where one of them was not measured."""
+    bounds, seconds = row.get("limits"), row.get("seconds", {})
+    if not bounds or OURS not in seconds:
+        return "-"
+    what, share = share_of_limit(bounds, seconds[OURS])
+    return f"{share:.2f} of {what}"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows in Markdown; below it what they have in common, and those that are lost or were not measured."""
-    titles = (*NAMED, *CONTESTANTS, "best rival / ours")
+    titles = (*NAMED, *CONTESTANTS, "ran", "reached", "best rival / ours")
     lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles), *map(line, rows), "", json.dumps(summary(rows), indent=1)]
     lost = [line(row) for row in rows if (found := ratio(row)) is not None and found < LOST]
     unknown = [line(row) for row in rows if ratio(row) is None]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import cpu
 
@@ -57,6 +60,39 @@ def test_cells_without_times_of_ours_are_named() -> None:
     assert said.endswith(f"2 not measured:\n{cpu.line(refused)}\n{cpu.line(ended)}")
     assert "ValueError: no kernels" in said
     assert "after 9 seconds" in said
+
+
+def test_a_row_says_what_ran_and_what_it_is_bound_by() -> None:
+    name = {"case": "rmsnorm", "dtype": "bf16", "batch": 8, "threads": 1, "wait": "default"}
+    row = {**name, **timed(2e-3, 4e-3), "ran": "kernels", "limits": {"reading": 1.5e-3, "products": 1e-4}}
+    assert cpu.line(row).endswith("| kernels | 0.75 of reading | 2.00 |")
+    assert cpu.line({**row, "ran": None, "limits": {}}).endswith("| - | - | 2.00 |")
+    assert cpu.line({**name, **timed(2e-3, 4e-3)}).endswith("| - | - | 2.00 |")  # as earlier versions wrote it
+
+
+@pytest.mark.parametrize(("found", "ran"), [(True, "kernels"), (False, "function")])
+def test_a_record_has_what_ran_and_the_limits(monkeypatch: pytest.MonkeyPatch, found: bool, ran: str) -> None:
+    amount, nothing = SimpleNamespace(bytes=1), SimpleNamespace(bytes=0)
+    coverage = SimpleNamespace(mugraphs=amount, library=nothing, torch=nothing)
+
+    class Result(nn.Softmax):
+        report = SimpleNamespace(found=found, coverage=coverage)
+
+    threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
+    monkeypatch.setattr(cpu, "BURSTS", 1)
+    monkeypatch.setattr(cpu, "limits", lambda module, inputs: {"reading": lambda: module(*inputs)})
+    monkeypatch.setitem(cpu.PROGRAMS, "softmax-32k", (cpu.Softmax, cpu._rows(64), (1,)))
+    monkeypatch.setattr(
+        cpu, "CONTESTANTS", {cpu.OURS: lambda case, threads, budget: cpu.Ours(Result(-1), case), "eager": cpu.eager}
+    )
+    try:
+        record = cpu.timed("softmax-32k", 1, "fp32", threads, budget=1.0)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(gradients)
+    assert record["ran"] == ran
+    assert record["limits"].keys() == {"reading"}
+    assert record["seconds"].keys() == {"mugraph", "eager"}
 
 
 def test_threads_wait_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
