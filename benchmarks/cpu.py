@@ -41,7 +41,7 @@ from torch import nn
 
 import mugraph
 from contestants import Call, by_inductor, compared, in_bursts, tensors
-from cpu_limits import limits, share_of_limit, what_ran
+from cpu_limits import limits, what_ran
 from kept import Record, answer_of, records
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
@@ -343,7 +343,8 @@ def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> Rec
     measured = compared(makers, exact, BURSTS)
     case = case_of(name, batch, dtype)
     measured |= {"ran": what_ran(found[0].result.report) if found else None}
-    measured |= {"limits": in_bursts(limits(case.module, case.inputs), BURSTS)}
+    if (least := limits(case.module, case.inputs)) is not None:
+        measured |= {"limits": in_bursts(least.calls, BURSTS), "bound": least.bound}
     versions = {}
     for package in ("torch", "openvino", "onnxruntime"):
         with contextlib.suppress(PackageNotFoundError):
@@ -392,11 +393,8 @@ def line(row: Mapping[str, Any]) -> str:
 
 def reached(row: Mapping[str, Any]) -> str:
     """The share of what a row is bound by that our calls reach, and what that is; "-" where one of them was not measured."""
-    bounds, seconds = row.get("limits"), row.get("seconds", {})
-    if not bounds or OURS not in seconds:
-        return "-"
-    what, share = share_of_limit(bounds, seconds[OURS])
-    return f"{share:.2f} of {what}"
+    bound, seconds = row.get("bound"), row.get("seconds", {})
+    return f"{row['limits'][bound] / seconds[OURS]:.2f} of {bound}" if bound and OURS in seconds else "-"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

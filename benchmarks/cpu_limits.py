@@ -3,13 +3,15 @@
 Both are measured as contestants are, in the same process. `reading`: all threads together sum up memory of as many bytes as the
 program's inputs and outputs have (`mugraph.devices.roofline`), so that what stays in a cache between calls is read from there.
 `products`: a call for each product of the program, in the library's fastest way: PyTorch's own, or oneDNN's with a weight that
-was packed before. The longer of the two is what a case is bound by; fused kernels may take less time than the library's products.
+was packed before. Which of the two binds a case, the description of this machine says: the one that takes longer at the rates
+there. Fused kernels may take less time than the library's products.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -19,7 +21,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from contestants import Call
-from mugraph.devices.roofline import compulsory_bytes
+from mugraph.devices import device_for
+from mugraph.devices.roofline import arithmetic_seconds, compulsory_bytes, memory_seconds
 from mugraph.errors import MugraphError
 from mugraph.frontend import trace
 from mugraph.host.thread_pool import load_thread_pool
@@ -81,21 +84,26 @@ def what_ran(report: Report) -> str:
     return " + ".join(name for name, amount in parts.items() if amount.bytes)
 
 
-def limits(module: nn.Module, inputs: Sequence[torch.Tensor]) -> dict[str, Call]:
-    """The calls that a call of a module takes at least as long as, by name; none of what is no program as a whole."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Calls that do what each call of a program must, by name, and the name of those it is bound by."""
+
+    calls: Mapping[str, Call]
+    bound: str
+
+
+def limits(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Limits | None:
+    """What a call of a module takes at least; None for what is no program as a whole."""
     try:
         problem = function_problem(trace(module, inputs), module, inputs)
     except MugraphError:
-        return {}
-    products = list(_products(problem.program, problem.constants))
-    found: dict[str, Call] = {READING: reading(compulsory_bytes(problem.program))}
-    return found | ({PRODUCTS: lambda: [product() for product in products]} if products else {})
-
-
-def share_of_limit(seconds: Mapping[str, float], ours: float) -> tuple[str, float]:
-    """What a call that takes `ours` seconds is bound by, of what was measured, and that time over its own."""
-    what = max(seconds, key=seconds.__getitem__)
-    return what, seconds[what] / ours
+        return None
+    program, device = problem.program, device_for("cpu")
+    products = list(_products(program, problem.constants))
+    calls: dict[str, Call] = {READING: reading(compulsory_bytes(program))}
+    calls |= {PRODUCTS: lambda: [product() for product in products]} if products else {}
+    by_arithmetic = arithmetic_seconds(program, device) > memory_seconds(program, device)
+    return Limits(calls, PRODUCTS if by_arithmetic else READING)
 
 
 def reading(size: int) -> Call:

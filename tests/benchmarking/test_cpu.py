@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import cpu
+from cpu_limits import Limits
 
 WORDS = ["rmsnorm", "softmax-32k", "--batches", "1", "8", "--dtypes", "fp32", "--threads", "1"]
 
@@ -64,9 +65,10 @@ def test_cells_without_times_of_ours_are_named() -> None:
 
 def test_a_row_says_what_ran_and_what_it_is_bound_by() -> None:
     name = {"case": "rmsnorm", "dtype": "bf16", "batch": 8, "threads": 1, "wait": "default"}
-    row = {**name, **timed(2e-3, 4e-3), "ran": "kernels", "limits": {"reading": 1.5e-3, "products": 1e-4}}
-    assert cpu.line(row).endswith("| kernels | 0.75 of reading | 2.00 |")
-    assert cpu.line({**row, "ran": None, "limits": {}}).endswith("| - | - | 2.00 |")
+    row = {**name, **timed(2e-3, 4e-3), "ran": "kernels", "limits": {"reading": 1.5e-3, "products": 3e-3}}
+    assert cpu.line({**row, "bound": "reading"}).endswith("| kernels | 0.75 of reading | 2.00 |")
+    assert cpu.line({**row, "bound": "products"}).endswith("| kernels | 1.50 of products | 2.00 |")
+    assert cpu.line({**row, "ran": None}).endswith("| - | - | 2.00 |")  # of what is no program
     assert cpu.line({**name, **timed(2e-3, 4e-3)}).endswith("| - | - | 2.00 |")  # as earlier versions wrote it
 
 
@@ -80,7 +82,7 @@ def test_a_record_has_what_ran_and_the_limits(monkeypatch: pytest.MonkeyPatch, f
 
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
     monkeypatch.setattr(cpu, "BURSTS", 1)
-    monkeypatch.setattr(cpu, "limits", lambda module, inputs: {"reading": lambda: module(*inputs)})
+    monkeypatch.setattr(cpu, "limits", lambda module, inputs: Limits({"reading": lambda: module(*inputs)}, "reading"))
     monkeypatch.setitem(cpu.PROGRAMS, "softmax-32k", (cpu.Softmax, cpu._rows(64), (1,)))
     monkeypatch.setattr(
         cpu, "CONTESTANTS", {cpu.OURS: lambda case, threads, budget: cpu.Ours(Result(-1), case), "eager": cpu.eager}
@@ -91,7 +93,7 @@ def test_a_record_has_what_ran_and_the_limits(monkeypatch: pytest.MonkeyPatch, f
         torch.set_num_threads(threads)
         torch.set_grad_enabled(gradients)
     assert record["ran"] == ran
-    assert record["limits"].keys() == {"reading"}
+    assert record["limits"].keys() == {record["bound"]} == {"reading"}
     assert record["seconds"].keys() == {"mugraph", "eager"}
 
 

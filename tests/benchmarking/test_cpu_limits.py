@@ -43,11 +43,17 @@ class Chosen(nn.Module):
         return x[x > 0]
 
 
+def limits_of(module: nn.Module, *inputs: torch.Tensor) -> cpu_limits.Limits:
+    found = cpu_limits.limits(module.eval(), inputs)
+    assert found is not None
+    return found
+
+
 def test_limits_are_of_all_products_of_a_program() -> None:
-    found = cpu_limits.limits(Scores().eval(), (torch.randn(8, 32),))
-    assert found.keys() == {"reading", "products"}
-    assert [[tuple(tensor.shape) for tensor in results] for results in found["products"]()] == [[(8, 16)], [(8, 8)]]
-    assert 4 * found["reading"]() >= 4 * (8 * 32 + 16 * 32 + 16 + 8 * 8)
+    found = limits_of(Scores(), torch.randn(8, 32))
+    assert found.calls.keys() == {"reading", "products"}
+    assert [[tuple(tensor.shape) for tensor in results] for results in found.calls["products"]()] == [[(8, 16)], [(8, 8)]]
+    assert 4 * found.calls["reading"]() >= 4 * (8 * 32 + 16 * 32 + 16 + 8 * 8)
 
 
 def test_weights_are_packed_where_that_is_the_fastest_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,19 +64,20 @@ def test_weights_are_packed_where_that_is_the_fastest_way(monkeypatch: pytest.Mo
         return len(ways) - 1
 
     monkeypatch.setattr(cpu_limits, "quickest", last)
-    products = cpu_limits.limits(Scores().eval(), (torch.randn(8, 32),))["products"]
+    products = limits_of(Scores(), torch.randn(8, 32)).calls["products"]
     assert sizes == [2, 1, 2]  # the linear layer, the scores, reading
     assert len(products()) == 2
 
 
 def test_what_has_no_products_is_bound_by_reading_and_no_program_by_nothing() -> None:
-    assert cpu_limits.limits(nn.Softmax(-1), (torch.randn(8, 32),)).keys() == {"reading"}
-    assert cpu_limits.limits(Chosen(), (torch.randn(8, 32),)) == {}
+    assert limits_of(nn.Softmax(-1), torch.randn(8, 32)).calls.keys() == {"reading"}
+    assert cpu_limits.limits(Chosen(), (torch.randn(8, 32),)) is None
 
 
-def test_the_longer_of_two_is_what_a_call_is_bound_by() -> None:
-    assert cpu_limits.share_of_limit({"reading": 2.0, "products": 1.0}, 4.0) == ("reading", 0.5)
-    assert cpu_limits.share_of_limit({"reading": 2.0, "products": 5.0}, 4.0) == ("products", 1.25)
+@pytest.mark.parametrize(("rows", "bound"), [(1, "reading"), (512, "products")])
+def test_products_of_few_rows_are_bound_by_reading(monkeypatch: pytest.MonkeyPatch, rows: int, bound: str) -> None:
+    monkeypatch.setattr(cpu_limits, "quickest", lambda ways: 0)
+    assert limits_of(nn.Linear(512, 512), torch.randn(rows, 512)).bound == bound
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,17 @@ from mugraph.ir.ops import flops_of, is_contraction
 
 def roofline_seconds(program: Graph, device: Device) -> float:
     """Seconds to read a kernel graph's inputs and write its outputs once, or to do its matrix products if that is longer."""
-    arithmetic = sum(flops / device.matmul_flops[dtype.of_arithmetic] for dtype, flops in product_flops(program).items())
-    return max(compulsory_bytes(program) / device.memory_bandwidth, arithmetic)
+    return max(memory_seconds(program, device), arithmetic_seconds(program, device))
+
+
+def memory_seconds(program: Graph, device: Device) -> float:
+    """Seconds to read a kernel graph's inputs and write its outputs once."""
+    return compulsory_bytes(program) / device.memory_bandwidth
+
+
+def arithmetic_seconds(program: Graph, device: Device) -> float:
+    """Seconds of a kernel graph's matrix products at the device's full rate."""
+    return sum(flops / device.matmul_flops[dtype.of_arithmetic] for dtype, flops in product_flops(program).items())
 
 
 def compulsory_bytes(program: Graph) -> int:
