@@ -45,6 +45,13 @@ def test_there_is_a_place_for_every_kind_of_fault() -> None:
         assert text not in {plant.text for plant in planted}
 
 
+def test_swizzles_and_strides_of_one_row_are_no_faults() -> None:
+    """Row 0 lies where it would without them; kernels of one row clamp all rows to it."""
+    one = "ldmatrix<4>(left[i], a_panel + Swizzle<3, 3, 3>::at(a_batch + 64 * (min(m0 + lane % 16, 0)) + k + lane / 16 * 8));"
+    kinds = [[plant.kind for plant in plants([], text)] for text in (one, one.replace(", 0))", ", 7))"))]
+    assert kinds == [[], ["layout", "swizzle"]]
+
+
 def test_buffers_that_overlap_are_refused_before_anything_is_printed() -> None:
     graph = attention(queries=16, keys=128, width=64, loop=4, dtype=DType.BF16)
     (kernel,) = (launch.kernel for launch in MACHINE.lower(graph).values())

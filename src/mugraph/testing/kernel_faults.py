@@ -127,7 +127,8 @@ _STRIDES = (
     ("layout", r"(ldmatrix(?:_transposed)?<\d>\(\w+\[\w\], [^;]*? )(\d+) \* \((?!min\([^;]*, 0\))", r"\1(\2 + 8) * ("),
     ("layout", r"(load_run<\w+, (\d+)>\(\w+, x\d \+ )", r"\1\2 + "),
 )
-_SWIZZLE = ("swizzle", r"Swizzle<(\d), (\d), (\d)>", r"Swizzle<\1, \2, \3 + 1>")
+_SWIZZLE = ("swizzle", r"Swizzle<(\d), (\d), (\d)>(?!::at\([^;]*\(min\([^;,]*, 0\)\))", r"Swizzle<\1, \2, \3 + 1>")
+"""Nor are swizzles of one row, which lies as it would without any."""
 
 
 def _is_idle(text: str) -> bool:
