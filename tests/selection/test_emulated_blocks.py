@@ -489,6 +489,7 @@ def test_nothing_more_is_begun_once_the_budget_has_ended(monkeypatch: pytest.Mon
     result = spot_check(executable(rms_norm_linear(dtype=DType.FP16)), deadline=Deadline(float(looks), started=0.0))
     assert result is not None
     assert (result.fault, result.largest_error) == ("", None)
+    assert (result.ran, result.where) == (0, "")
     assert result.missed.endswith("the budget ended")
     assert asked == begun
 

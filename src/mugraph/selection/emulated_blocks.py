@@ -132,8 +132,8 @@ class _Check:
             raise BudgetExceeded("the budget ended")
 
     def _run_kernel(self, index: int, launch: Launched, seconds: float) -> None:
-        """Run blocks of a kernel, as many as fit some `seconds`, or those of different kinds; raises _FaultFound, and what the
-        emulator raises."""
+        """Run blocks of a kernel, as many as fit some `seconds`, or those of different kinds, and count them once they are
+        compared; raises _FaultFound, BudgetExceeded, and what the emulator raises."""
         body, name = self._body(index), launch.kernel.name
         graph = self.graph
         tensors = [graph.tensor(value) for value in (*launch.inputs, *launch.outputs)]
@@ -153,8 +153,6 @@ class _Check:
         left, limit = self.deadline.remaining, max(seconds, (_KINDS - 1) * one)
         limit = limit if left is None else min(limit, left)
         ran = self.emulator.run_blocks(launch.kernel, self.executable.sources, [*inputs, *outputs], blocks, limit)
-        self.ran += ran
-        self.where.append(f"{name} {_places_text(blocks[:ran], body.grid)}")
         if self.emulator.findings:
             first, *more = self.emulator.findings
             raise _FaultFound(f"{first}{f', and {len(more)} findings more' if more else ''}")
@@ -172,6 +170,8 @@ class _Check:
                 raise _FaultFound(
                     f"{name}: {count} elements of output {place} that belong to other blocks are written by {those}"
                 )
+        self.ran += ran
+        self.where.append(f"{name} {_places_text(blocks[:ran], body.grid)}")
 
     def _values(self) -> dict[Value, _Held]:
         """What the kernels read for standard normal inputs, and make, by their stand-ins on this host."""
