@@ -139,9 +139,10 @@ def superoptimize(
     all tests, in float64 and in high precision, and the certificate says that no error is claimed. `seed` is that of all random
     tests: by default the operating system's, so that nobody can foresee it; the certificate records it.
 
-    `compiled` is how many muGraphs of a program as a whole are compiled at most, the first by predicted time; by default 16, and
-    never more. `candidates` is how many of them are proved at most, the fastest ones: by default three, or without
-    `profile` one, and one of each size of a range that others are put together of. Pieces of a function have their own numbers.
+    `compiled` is how many muGraphs of a program as a whole are compiled at most, the first by predicted time: by default 16, and
+    never more. Where none of these is proved and more were left out, as many others are. `candidates` is how many are proved at
+    most, the fastest ones: by default three, or without `profile` one, and one of each size of a range that others are put
+    together of. Pieces of a function have their own numbers.
 
     `space` is the part of the search space that is wanted (`mugraph.SearchSpace`): what is found lies in it. Where nothing there
     is better than the original, the result runs that, as always.
@@ -156,9 +157,9 @@ def superoptimize(
     is for the sizes that are searched together.
 
     `like` is a muGraph, or a result, that was fastest at other sizes, or several of them: only proposals of their forms are
-    compiled and proved, and with `profile` measured, one of each form; with `compiled` others beside them, so many in all. With a
-    result in pieces the function is cut again, programs in it that have the form of one there are scheduled as that was, and
-    others are searched.
+    compiled and proved, and with `profile` measured, one of each form; with `compiled` those of the first forms, and others
+    behind them, so many in all. With a result in pieces, which is given alone, the function is cut again, programs in it that
+    have the form of one there are scheduled as that was, and others are searched.
 
     Every candidate was proved equivalent at full size and agrees with float64 arithmetic. With `profile`, whole calls of the
     fastest are then timed beside some dozens of `fn` itself, warm and in turns: unless it is clearly the faster, `found` is

@@ -233,9 +233,35 @@ def test_so_many_are_compiled_and_timed(monkeypatch: pytest.MonkeyPatch) -> None
     assert math.isfinite(made.best.cost or math.inf)
 
 
+def test_no_more_are_compiled_than_asked_for_whatever_the_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, settings = drawn(24, 24), dict[str, Any](cache="off", budget=600.0)
+    forms = {form_of(graph): graph for graph in (construct(each.graph) for each in candidates(24))}
+    another = mugraph.superoptimize(torch.softmax, (drawn(4, 8), 1), profile=False)
+    likes = list(forms.values())
+    built = counted(monkeypatch, Qualifier, "_built")
+    for like, most in ((likes, 2), ([another], 1), ([another, *likes[:2]], 1)):
+        built.clear()
+        mugraph.superoptimize(norm_linear, (x,), like=like, compiled=most, **settings)
+        assert len(built) == most
+    found = candidates(24)
+    assert [form_of(construct(each.graph)) for each in of_forms(found, likes, another.graph, most=2)] == [*forms][:2]
+    assert of_forms(found, [another.graph], trace(norm_linear, (x,)).graph, most=1) == found[:1]
+
+
+def test_no_more_are_compiled_than_asked_for_by_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = counted(monkeypatch, Qualifier, "_built")
+    made = mugraph.superoptimize(lambda x: torch.softmax(x, -1), (drawn(4, 8),), cache="off", search="enumerate", compiled=1)
+    assert made.report.proposed > len(built) == 1
+
+
 def test_a_result_in_pieces_is_no_form_among_several() -> None:
-    with pytest.raises(InvalidInput, match="like is a muGraph"):
-        mugraph.superoptimize(norm_linear, (drawn(4, 24),), like=[trace(norm_linear, (drawn(4, 24),)).graph, 3])  # type: ignore[list-item]
+    pieces = mugraph.superoptimize(lambda x: torch.sort(norm_linear(x)).values, (drawn(4, 24),), profile=False, cache="off")
+    assert not pieces.is_one_program
+    graph = trace(norm_linear, (drawn(4, 24),)).graph
+    with pytest.raises(InvalidInput, match="give a result in pieces alone"):
+        mugraph.superoptimize(norm_linear, (drawn(4, 24),), like=[graph, pieces])
+    with pytest.raises(InvalidInput, match="not a int"):
+        mugraph.superoptimize(norm_linear, (drawn(4, 24),), like=[graph, 3])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

@@ -40,14 +40,15 @@ def candidates_by_form(candidates: Sequence[Proposal], likes: Sequence[Graph]) -
     return found
 
 
-def of_forms(candidates: Sequence[Proposal], likes: Sequence[Graph], program: Graph, most: int = 0) -> list[Proposal]:
-    """The best predicted candidate of each form of `likes`, and behind them the best of any form, up to `most` in all.
+def of_forms(candidates: Sequence[Proposal], likes: Sequence[Graph], program: Graph, most: int | None = None) -> list[Proposal]:
+    """The best predicted candidate of each form of `likes`, in their order, and behind them the best of any form: `most` in all,
+    or one of each form.
 
     None of one's form if that is the program as it was written; several of any if these sizes allow none of the forms.
     """
     by_form = candidates_by_form(candidates, likes)
     best = [of_form[0] for of_form in by_form.values() if of_form]
-    if not best and set(by_form) != {form_of(program)}:
-        most = max(most, _PROPOSALS)
+    if most is None:
+        most = _PROPOSALS if not best and set(by_form) != {form_of(program)} else len(best)
     others = (candidate for candidate in candidates if candidate not in best)
-    return [*best, *itertools.islice(others, max(most - len(best), 0))]
+    return [*itertools.islice(itertools.chain(best, others), most)]

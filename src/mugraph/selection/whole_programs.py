@@ -73,8 +73,9 @@ class OptimizationSettings:
     pack: bool = True
     constants: tuple[str, ...] = ()
     compiled: int | None = None
-    """How many muGraphs are compiled, the first by predicted time; None means as many as is usual, or of each form asked for one.
-    Of few, none is proved before the search has ended."""
+    """How many muGraphs are compiled, the first by predicted time, and as many more where none of these is proved; None means as
+    many as is usual, or of each form asked for one. Of few, none is proved before the search has ended, unless proofs are
+    doubtful."""
     candidates: int | None = None
     """How many muGraphs are proved; None means the fastest few, or where none is to be timed the first, which is the result."""
     asked: float | None = None
@@ -105,7 +106,8 @@ class OptimizationSettings:
             raise InvalidInput(f"space is a mugraph.SearchSpace, not a {type(self.space).__name__}")
         for like in self.like:
             if not isinstance(like, Graph):
-                raise InvalidInput(f"like is a muGraph, the graph of an earlier result, and not a {type(like).__name__}")
+                why = "give a result in pieces alone" if isinstance(like, Superoptimized) else f"not a {type(like).__name__}"
+                raise InvalidInput(f"like is a muGraph, the graph of an earlier result, or several: {why}")
 
     @property
     def most(self) -> int:
@@ -393,8 +395,8 @@ def _proposals(
     """The candidates that were not tried before, of those that are like what was asked for, with predicted seconds."""
     candidates = [candidate for candidate in found.candidates if candidate.graph not in tried]
     if wanted.like:
-        candidates = of_forms(candidates, wanted.like, prepared.problem.program, wanted.compiled or 0)
-    return [(candidate.graph, candidate.cost) for candidate in candidates]
+        candidates = of_forms(candidates, wanted.like, prepared.problem.program, wanted.compiled)
+    return [(candidate.graph, candidate.cost) for candidate in candidates[: wanted.compiled]]
 
 
 def _may_go_on(found: Found, qualifier: Qualifier) -> TypeGuard[SearchResult]:
