@@ -239,7 +239,7 @@ def test_no_more_are_compiled_than_asked_for_whatever_the_forms(monkeypatch: pyt
     another = mugraph.superoptimize(torch.softmax, (drawn(4, 8), 1), profile=False)
     likes = list(forms.values())
     built = counted(monkeypatch, Qualifier, "_built")
-    for like, most in ((likes, 2), ([another], 1), ([another, *likes[:2]], 1)):
+    for like, most in ((likes, 2), ([another.graph], 1), ([another.graph, *likes[:2]], 1)):
         built.clear()
         mugraph.superoptimize(norm_linear, (x,), like=like, compiled=most, **settings)
         assert len(built) == most
