@@ -41,6 +41,9 @@ _SECOND_LOOK, _SECOND_SECONDS = 16, 10.0
 """Rounds of a duel that the challenger leads at first without winning it clearly, and the time after which none of them starts:
 of five rounds of long calls a single one that was disturbed decides, of so many three may be lost. Equals win one such duel in
 26; one in 32 has all of five rounds won."""
+_COUNTED = (9, 10, 13, _SECOND_LOOK)
+"""Of a second look that time ends, so many rounds count, or those before it: equals win one such duel in 24 at the most. Of 8, 11
+or 14 rounds it would be one in 19."""
 _STRETCHED = 6.0
 """On a busy machine rounds start for so many times as long at the most."""
 _OBVIOUS, _OBVIOUS_AT_LENGTH = 2.0, 1.1
@@ -222,20 +225,21 @@ def bursts_in_turns(
     """Of each side, a burst of calls for each of up to so many `rounds`, all warm; another side begins each round.
 
     No round but the first starts that may end after `limit` seconds, warming up included, and `cut_short` is called where that
-    ends them. Fewer rounds than `_SECOND_LOOK` may be made that many: when the time is over, `again` is asked once. Calls are
-    timed by `clock`, by default that of the wall. Raises SideFailed.
+    ends them. Fewer rounds than `_SECOND_LOOK` may be made that many, of which as many as are `_COUNTED` are returned: when the
+    time is over, `again` is asked once. Calls are timed by `clock`, by default that of the wall. Raises SideFailed.
     """
     begun = time.perf_counter()
     bursts = [_of_side(number, _burst_of, side, clock or time.perf_counter) for number, side in enumerate(sides)]
     times: list[list[Burst]] = [[] for _ in sides]
     started = time.perf_counter()
-    longest, second_look = 0.0, False
+    longest, second_look, counted = 0.0, False, 0
     while (done := len(times[0])) < rounds:
         before = time.perf_counter()
         if (done >= _FEWEST and before - started >= seconds) or second_look:
             second_look = done < _SECOND_LOOK and before - started < _SECOND_SECONDS and (second_look or again(times))
             if not second_look:
                 break
+            counted = done if done in _COUNTED else counted or done
         if done and before - begun + longest > limit:
             cut_short()
             break
@@ -243,6 +247,8 @@ def bursts_in_turns(
             number = (done + turn) % len(sides)
             times[number].append(_of_side(number, bursts[number]))
         longest = max(longest, time.perf_counter() - before)
+    if counted and done not in _COUNTED:
+        return [of_side[:counted] for of_side in times]
     return times
 
 
