@@ -169,6 +169,8 @@ def test_fewer_rows_than_a_tile_has_meet_more_columns_at_a_time() -> None:
     (source,) = sliced(executable, 0, None, capacity=7).sources.values()
     assert [few for few in range(8) if f"if (held == {few})" in source] == [1, 2, 3, 4, 5]  # tiles of all rows have two columns
     assert "if (held > 5)" in source
+    assert "vec c0_5 = {0};" in source
+    assert "vec c0_6 = {0};" not in source  # rows a power of two apart compete for the same ways of a cache
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 6, 12])
