@@ -39,7 +39,7 @@ def lent(
     torch: ModuleType, shape: Sequence[int], dtype: Any, allocate: Callable[[], Any], varying: bool = False
 ) -> Callable[[], Any]:
     """What allocates contiguous tensors of a shape and type on the CPU, without values; their storages cannot be resized. Those
-    of `varying` sizes share blocks, one of which has all of its pages when this returns.
+    of `varying` sizes share blocks, one of which has all of its pages when this returns the first time.
 
     Within a mode that may have something else made in the place of tensors, as of fake ones, they are those of `allocate`.
     """
