@@ -73,14 +73,38 @@ def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[tupl
 @pytest.fixture
 def slow_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """No size is added for being slow, whatever the clock says."""
-    monkeypatch.setattr("mugraph.sizes.size_table._TIMES", 0.0)
+    for times in ("_TIMES", "_TIMES_GAINING"):
+        monkeypatch.setattr(f"mugraph.sizes.size_table.{times}", 0.0)
+
+
+@pytest.mark.parametrize("times", [0.5, 0.9], ids=["gains", "gains little"])
+def test_sizes_are_added_for_longer_while_they_gain(filled: Any, monkeypatch: pytest.MonkeyPatch, times: float) -> None:
+    """As measured: the size that was added takes so many times what it took before."""
+    opt, _ = filled
+    table, asked = SizeTable(opt, (drawn(4, 24),), {}, Deadline(None)), list[bool]()
+
+    def missing(self: SizeTable) -> int | None:
+        asked.append(self._gained)
+        return 8 if len(asked) == 1 else None
+
+    def settle(self: SizeTable) -> None:
+        monkeypatch.setattr(opt, "costs", Costs({8: times}, chunk=10.0))
+
+    for name in ("_fill_freely", "_improve_all", "_take_over"):
+        monkeypatch.setattr(SizeTable, name, lambda *given: None)
+    monkeypatch.setattr(SizeTable, "settle", lambda self: monkeypatch.setattr(opt, "costs", Costs({8: 1.0}, chunk=10.0)))
+    monkeypatch.setattr(SizeTable, "_missing", missing)
+    monkeypatch.setattr(SizeTable, "_take_over", lambda *given: monkeypatch.setattr(SizeTable, "settle", settle))
+    table.fill()
+    assert asked == [False, times < 0.7]
 
 
 @pytest.fixture(scope="module")
 def filled() -> tuple[DynamicSuperoptimized, Made]:
     made: Made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mugraph.sizes.size_table._TIMES", 0.0)
+        for times in ("_TIMES", "_TIMES_GAINING"):
+            patch.setattr(f"mugraph.sizes.size_table.{times}", 0.0)
         return table_of(made), made
 
 
@@ -138,6 +162,10 @@ def test_slow_sizes_are_added_while_all_take_less_than_twice_the_largest(
     assert table._missing() is None
     table._making, table._recalled = 0.9 * spent, 0.2 * spent
     assert table._missing() is None, "what an earlier process made counts"
+    table._gained = True
+    assert table._missing() == 16, "what was added last gained"
+    table._making = 3.1 * spent
+    assert table._missing() is None
     monkeypatch.delitem(opt.table, (4,))
     assert table._missing() == 4, "further apart than anything is known of"
     monkeypatch.setitem(opt.table, (16,), SimpleNamespace(found=False))

@@ -26,6 +26,9 @@ larger one computes its first slices alone, which are timed at a few sizes betwe
 _TIMES = 2.0
 """Sizes that would be slow are added, and others given more forms, while all of them take less than so many times as long to
 make as the largest took, of which one muGraph is proved, where three are of one size by itself."""
+_GAIN, _TIMES_GAINING = 0.7, 4.0
+"""And while they take less than so many times as long, if what was added last takes this part of its time before: it was not only
+predicted to gain."""
 _FEW, _TAKEN_OVER = 8, 3
 """MuGraphs that are compiled for the smallest size, and for one that takes over forms of its neighbours."""
 _MOST = 16
@@ -58,6 +61,8 @@ class SizeTable:
     """Seconds, without those of measurement, that the last size took."""
     _largest: float = field(default=math.inf, init=False)
     """And that the largest took, which is the first."""
+    _gained: bool = field(default=False, init=False)
+    """Whether the size that was added last takes much less time than before."""
     _recalled: float = field(default=0.0, init=False)
     """And that results took which an earlier process made."""
     _forms_of: dict[int, set[object]] = field(default_factory=dict, init=False)
@@ -86,9 +91,11 @@ class SizeTable:
             missing = self._missing()
             if missing is None:
                 break
+            before = self.result.costs.plan(missing).seconds
             with self._one_size():
                 self._take_over(missing)
                 self.settle()
+            self._gained = self.result.costs.plan(missing).seconds < _GAIN * before
         self._improve_all()
 
     @contextmanager
@@ -296,7 +303,7 @@ class SizeTable:
             if high > (_APART_IN_PART if in_part else _APART) * low:
                 middle = _middle(low, high) if self.result.table[high,].found else high // 2
                 return middle if middle is None or not in_part else max(middle // 2, low + 1)
-        if not self._is_cheap:
+        if not self._takes_less_than(_TIMES_GAINING if self._gained else _TIMES):
             return None
         step = max((dim.high - dim.low) / _LOOKED_AT, 1)
         looked_at = {round(dim.low + step * number) for number in range(int((dim.high - dim.low) / step) + 1)}
@@ -309,10 +316,10 @@ class SizeTable:
                 slow[around] = slow.get(around, 0.0) + 1 / size
         return _middle(*max(slow, key=slow.__getitem__)) if slow else None
 
-    @property
-    def _is_cheap(self) -> bool:
-        """Whether another size, if it takes as long to make as the last one, leaves all of them within `_TIMES` the largest."""
-        return self._spent + self._making <= _TIMES * self._largest
+    def _takes_less_than(self, times: float) -> bool:
+        """Whether all sizes take less than so many times as long to make as the largest took, with another one that takes as long
+        as the last."""
+        return self._spent + self._making <= times * self._largest
 
     def _take_over(self, size: int) -> None:
         """Fill in a size with the forms of muGraphs that won at its neighbours: the faster of both."""
@@ -353,7 +360,7 @@ class SizeTable:
     def _improve_all(self) -> None:
         """Give sizes of the table the forms of others where these are faster."""
         sizes = [size for (size,) in sorted(self.result.table)]
-        improved = [size for size in sizes if self._may_improve and self._is_cheap and self._improve(size)]
+        improved = [size for size in sizes if self._may_improve and self._takes_less_than(_TIMES) and self._improve(size)]
         if improved:
             self.settle()
 
