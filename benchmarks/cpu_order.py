@@ -1,6 +1,7 @@
 """Predicted beside measured on this CPU: the candidates of programs with constant weights, each timed in turns with the others.
 
     taskset -c 0 python benchmarks/cpu_order.py                           # rmsnorm, gated-mlp, lora, swiglu at 1, 8 and 64 rows
+    taskset -c 0 python benchmarks/cpu_order.py attention --rows 128 197  # of so many tokens, 12 heads of 64 each
     python benchmarks/cpu_order.py --again                                # the same points as this version predicts them
 
 The search's best candidates, those that begin with a library's product among them, are compiled with packed weights, and run in
@@ -33,6 +34,7 @@ from gpu_order import ranking
 from kept import Record, records
 from mugraph.devices import Device, device_for
 from mugraph.frontend import trace
+from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower import construct
@@ -42,29 +44,47 @@ from mugraph.search.algorithm1.candidates import predicted_seconds
 
 RESULT = Path(__file__).parent / "results" / "cpu-order.json"
 PROGRAMS = ("rmsnorm", "gated-mlp", "lora", "swiglu")
+ATTENTION, HEADS = "attention", 12
+"""The program that multiplies by matrices of a batch instead of weights."""
 ROWS = (1, 8, 64)
 ROUNDS, SECONDS = 15, 20.0
 """Rounds of all candidates of a case, and after how long no further one starts."""
 
 
-def candidates(case: cpu.Case, most: int) -> list[Graph]:
+class Attention(torch.nn.Module):
+    """Attention of several heads, as layers have it: heads lie beside each other in the rows of tokens."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Of matrices [tokens, width] of a batch."""
+        query, key, value = (x.reshape(*x.shape[:2], HEADS, -1).transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+
+
+def case_of(program: str, rows: int, dtype: str) -> cpu.Case:
+    """The module and inputs of a case, of one seed."""
+    if program != ATTENTION:
+        return cpu.case_of(program, rows, dtype)
+    torch.manual_seed(0)
+    return cpu.Case(Attention(), tuple(torch.randn(1, rows, HEADS * 64).to(cpu.DTYPES[dtype]) for _ in range(3)))
+
+
+def candidates(case: cpu.Case, most: int, device: Device) -> list[Graph]:
     """The best candidates of a case, by rank, its weights constant."""
     program = trace(case.module, case.inputs).graph
     names = [str(program.nodes[index]["name"]) for index, node in enumerate(program.nodes) if node.is_input]
     constant = program.with_constants(names[len(case.inputs) :])
-    return [construct(candidate.graph) for candidate in search(constant, packing()).candidates[:most]]
+    return [construct(candidate.graph) for candidate in search(constant, device).candidates[:most]]
 
 
 def measured(program: str, rows: int, dtype: str, most: int) -> Record:
     """The points of a case: each candidate's muGraph, predicted and measured seconds."""
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    case = cpu.case_of(program, rows, dtype)
-    graphs = candidates(case, most)
+    case, device = case_of(program, rows, dtype), machine(program, dtype)
+    graphs = candidates(case, most, device)
     tensors = [*case.inputs, *case.module.state_dict().values()]
     runs = [_called(graph, tensors) for graph in graphs]
     times = _in_turns(runs)
-    device = packing()
     points = [
         {
             "graph": graph_to_json(graph),
@@ -77,9 +97,10 @@ def measured(program: str, rows: int, dtype: str, most: int) -> Record:
     return {"points": points, **summed_up(points)}
 
 
-def packing() -> Device:
-    """This machine where weights are packed."""
-    return device_for("cpu").with_packed_weights()
+def machine(program: str, dtype: str) -> Device:
+    """This machine as costs see it in a program: it multiplies by packed weights, or by matrices of a batch."""
+    device = device_for("cpu")
+    return device.with_batches(DType.parse(dtype)) if program == ATTENTION else device.with_packed_weights()
 
 
 def _called(graph: Graph, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
@@ -126,7 +147,7 @@ def _predicted(entry: Record) -> float:
 
 def again(record: Record) -> Record:
     """A record as this version predicts its candidates."""
-    device = packing()
+    device = machine(record["program"], record["dtype"])
     points = [{**p, "predicted": predicted_seconds(graph_from_json(p["graph"]), device)} for p in record["points"]]
     return {**record, "points": points, **summed_up(points)}
 

@@ -26,7 +26,9 @@ def record(measured: list[float]) -> cpu_order.Record:
 def test_kept_candidates_are_predicted_anew() -> None:
     found = cpu_order.again(record([1.0, 2.0, 3.0]))
     graphs = [cpu_order.graph_from_json(point["graph"]) for point in found["points"]]
-    assert [point["predicted"] for point in found["points"]] == [predicted_seconds(g, cpu_order.packing()) for g in graphs]
+    assert [point["predicted"] for point in found["points"]] == [
+        predicted_seconds(g, cpu_order.machine("products", "fp32")) for g in graphs
+    ]
     assert (found["correlation"], found["regret"]) == (pytest.approx(1.0), 0.0)
 
 

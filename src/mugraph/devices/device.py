@@ -101,6 +101,9 @@ class Device:
     """Share of `matmul_flops` that products in generated kernels reach."""
     packed_efficiency: float = PRODUCT_EFFICIENCY
     """The same where right factors are packed weights."""
+    batched_efficiency: Mapping[DType, float] = field(default_factory=dict, hash=False)
+    """The same of elements of each dtype where right factors are matrices of a batch that each stay in a multiprocessor's cache;
+    as all others where that was not measured."""
     operands_in_place: bool = False
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
     tf32_flops: float | None = None
@@ -115,6 +118,10 @@ class Device:
     def with_packed_weights(self) -> Device:
         """The machine as costs see it in programs whose products all have packed weights."""
         return replace(self, product_efficiency=self.packed_efficiency)
+
+    def with_batches(self, dtype: DType) -> Device:
+        """The machine as costs see it in programs whose products are all of matrices of a batch that stay in its caches."""
+        return replace(self, product_efficiency=self.batched_efficiency.get(dtype, self.product_efficiency))
 
 
 _NVIDIA_FILES = (

@@ -55,6 +55,7 @@ def _host_of(cores: int) -> Device:
         first_level_bytes=memory["first_level_bytes"] // 2,
         last_level_bytes=cache_bytes(_CACHES, 3, memory["l3_bytes_unknown"]),
         packed_efficiency=isa.get("packed_efficiency", PRODUCT_EFFICIENCY),
+        batched_efficiency={DType.parse(dtype): share for dtype, share in isa.get("batched_efficiency", {}).items()},
         operands_in_place=True,
         packs_weights=True,
         scans=True,

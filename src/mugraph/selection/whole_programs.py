@@ -18,8 +18,7 @@ from mugraph.devices.host import free_memory
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend import load_tracer
 from mugraph.frontend.calls.calling import Calling, Positional, arguments_of
-from mugraph.ir.graph import Graph, Level, owner_of
-from mugraph.ir.ops import is_contraction
+from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.results.coverage import of_program
 from mugraph.results.data import Report
@@ -29,6 +28,7 @@ from mugraph.search import SearchResult, SearchSpace
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.executors import Workers, check_workers
 from mugraph.search.scheduling.masks import Hidden
+from mugraph.search.scheduling.product_rates import with_product_rate
 from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.inputs import hidden_elements, random_tensors, torch_runner, traceable
 from mugraph.selection.own_function import OwnCall
@@ -233,11 +233,8 @@ def _may_be_packed(problem: Problem, wanted: OptimizationSettings) -> frozenset[
 
 
 def searched_for(problem: Problem, device: Device) -> Device:
-    """The machine as the search has it: in programs that multiply by nothing but weights products are of packed ones."""
-    program = problem.program.with_constants(problem.constants)
-    factors = [node.inputs[-1] for node in program.nodes if is_contraction(node.op)]
-    packed = all(owner_of(program, factor).node in program.constants for factor in factors)
-    return device.with_packed_weights() if factors and packed else device
+    """The machine as the search has it: its products are as fast as what the program multiplies by lets them be."""
+    return with_product_rate(problem.program.with_constants(problem.constants), device)
 
 
 def contradiction_of(program: Graph, document: Mapping[str, Any], wanted: OptimizationSettings) -> str:

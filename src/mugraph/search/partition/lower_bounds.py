@@ -54,13 +54,18 @@ def library_efficiency(rows: int, columns: int) -> float:
     return LIBRARY_EFFICIENCY * min(1.0, rows / LIBRARY_FULL_ROWS) * min(1.0, columns / LIBRARY_FULL_ROWS)
 
 
-def library_seconds(device: Device, dtype: DType, rows: int, columns: int, depth: int, work: float, moved: float) -> float:
+def library_seconds(
+    device: Device, dtype: DType, rows: int, columns: int, depth: int, work: float, moved: float, scattered: float = 0.0
+) -> float:
     """Predicted seconds of a library's product of elements of `dtype`: so many rows and columns (those of all products of a
-    batch), `depth` terms each, `work` operations and `moved` bytes."""
+    batch), `depth` terms each, `work` operations and `moved` bytes. A CPU's library copies factors of bf16 first whose
+    matrices are `scattered`, in so many bytes, among those of the same batch."""
     memory = moved / device.memory_bandwidth
     compute = work / (library_efficiency(rows, columns) * device.matmul_flops.get(dtype, device.matmul_flops[DType.FP32]))
     slowest, other = max(memory, compute), min(memory, compute)
-    return slowest + NOT_HIDDEN * other + library_iterations(depth, device) + device.launch_seconds
+    copies = device.operands_in_place and dtype is DType.BF16
+    copying = 2 * scattered / device.memory_bandwidth if copies else 0.0
+    return slowest + NOT_HIDDEN * other + copying + library_iterations(depth, device) + device.launch_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,9 @@ class PlanSearch:
         depth = math.prod(program.sizes[axis] for axis in product.reduced)
         moved = self.roofline.memory(program, produces) * self.kernels.device.memory_bandwidth
         work = flops(program, product)
-        seconds = library_seconds(self.kernels.device, self.kernels.dtype, rows, columns, depth, work, moved)
+        batch = left.axes & right.axes & product.axes
+        copied = sum(self.roofline.tensor_of(side.source).bytes for side in (left, right) if _scattered(program, side, batch))
+        seconds = library_seconds(self.kernels.device, self.kernels.dtype, rows, columns, depth, work, moved, copied)
         return Library(left, right, product.reduced, (program.outputs[0][1],), program.sizes, seconds)
 
     # cuts ------------------------------------------------------------------------------------------------------------
@@ -507,6 +509,12 @@ def _only_product(program: AxisProgram) -> Term | None:
             root = Term("contract", elements.inputs, root.axes, root.reduced)
     is_product = root.op == "contract" and len(loads) == 2 and all(load.op == "load" for load in loads)
     return root if is_product and len(set(root.inputs)) == 2 else None
+
+
+def _scattered(program: AxisProgram, load: Term, batch: AxisSet) -> bool:
+    """Whether matrices of a batch lie among each other in memory, and not one after the other."""
+    inner = [axis not in batch for slot in load.slots for axis in slot if program.sizes[axis] > 1]
+    return inner != sorted(inner)
 
 
 def _best(plans: Iterable[Plan]) -> list[Plan]:

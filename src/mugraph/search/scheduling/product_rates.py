@@ -1,0 +1,37 @@
+"""How fast products in generated kernels are taken to be in a program, by what it multiplies by.
+
+Packed weights, and matrices of a batch that stay in a core's cache, are met faster than factors whose rows lie far apart. Costs
+have one share of a machine's rate for all products of a program: that of the slowest kind.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mugraph.devices import Device
+from mugraph.ir.graph import Graph, Node, owner_of
+from mugraph.ir.ops import is_contraction
+
+_ROWS = 16
+"""Of each left matrix of a batch, from which on what is prepared of the right one serves enough of them."""
+
+
+def with_product_rate(program: Graph, device: Device) -> Device:
+    """The machine as costs see it in a kernel graph, whose constants are weights that are packed."""
+    machines = (_multiplying(program, node, device) for node in program.nodes if is_contraction(node.op))
+    return min(machines, key=lambda machine: machine.product_efficiency, default=device)
+
+
+def _multiplying(program: Graph, product: Node, device: Device) -> Device:
+    """The machine as costs see it in programs of nothing but such products."""
+    if owner_of(program, product.inputs[-1]).node in program.constants:
+        return device.with_packed_weights()
+    return device.with_batches(program.tensor(product.inputs[0]).dtype) if _in_batch(program, product, device) else device
+
+
+def _in_batch(program: Graph, product: Node, device: Device) -> bool:
+    """Whether a product is of several pairs of matrices, of rows enough, whose right ones each stay in a core's cache."""
+    left, right = program.tensor(product.inputs[0]), program.tensor(product.inputs[-1])
+    *batch, depth, columns = right.shape
+    small = depth * columns * right.dtype.bytes <= device.shared_memory_bytes
+    return math.prod(batch) > 1 and left.shape[-2] >= _ROWS and small

@@ -1,0 +1,115 @@
+"""What a program multiplies by says how fast products of its kernels are taken to be, and which plans come first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mugraph.devices import Device, device_for
+from mugraph.devices.device import PRODUCT_EFFICIENCY
+from mugraph.ir import DType, Graph
+from mugraph.ir.program import Program
+from mugraph.lower import construct
+from mugraph.search import search
+from mugraph.search.scheduling.product_rates import with_product_rate
+from mugraph.search.tasks import Options
+
+from .programs import finished
+
+CPU = replace(
+    device_for("cpu"),
+    multiprocessors=1,
+    shared_memory_bytes=1 << 19,
+    last_level_bytes=1 << 25,
+    memory_bandwidth=17e9,
+    cache_bandwidth=60e9,
+    vector_flops=58e9,
+    matmul_flops={DType.FP32: 117e9, DType.BF16: 235e9, DType.FP16: 117e9, DType.FP64: 58e9},
+    product_efficiency=PRODUCT_EFFICIENCY,
+    packed_efficiency=0.95,
+    batched_efficiency={DType.FP32: 0.9, DType.BF16: 0.75},
+)
+"""One core of the machine that was measured."""
+COARSE = Options(finer_tier_seconds=0.0)
+
+
+def product(left: tuple[int, ...], right: tuple[int, ...], dtype: DType = DType.FP32) -> Graph:
+    """A product of two inputs."""
+    p = Program()
+    return finished(p, p.input("x", left, dtype) @ p.input("w", right, dtype))
+
+
+def attention(tokens: int, dtype: DType) -> Graph:
+    """Attention of 12 heads of 64."""
+    p = Program()
+    q, k, v = (p.input(name, (12, tokens, 64), dtype) for name in "qkv")
+    return finished(p, (q @ k.transpose(-2, -1) * 0.125).softmax(-1) @ v)
+
+
+def has_product(graph: Graph) -> bool:
+    """Whether a library multiplies matrices in a muGraph."""
+    return any(node.op == "matmul" for node in graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("program", "share"),
+    [
+        (product((12, 128, 64), (12, 64, 128)), 0.9),
+        (product((12, 128, 64), (12, 64, 128), DType.BF16), 0.75),
+        (product((12, 128, 64), (12, 64, 128), DType.FP16), PRODUCT_EFFICIENCY),  # which was not measured
+        (product((12, 8, 64), (12, 64, 128)), PRODUCT_EFFICIENCY),  # of few rows
+        (product((12, 128, 512), (12, 512, 512)), PRODUCT_EFFICIENCY),  # of 1 MiB each
+        (product((12, 128, 64), (64, 128)), PRODUCT_EFFICIENCY),  # of one matrix
+        (product((1, 128, 64), (1, 64, 128)), PRODUCT_EFFICIENCY),
+        (product((128, 64), (64, 128)).with_constants(["w"]), 0.95),
+        (attention(128, DType.BF16), 0.75),
+    ],
+)
+def test_products_are_as_fast_as_what_they_multiply_by_lets_them_be(program: Graph, share: float) -> None:
+    assert with_product_rate(program, CPU).product_efficiency == share
+
+
+def test_the_slowest_product_of_a_program_counts() -> None:
+    p = Program()
+    x, k, w = p.input("x", (12, 32, 64)), p.input("k", (12, 64, 64)), p.input("w", (64, 64))
+    program = finished(p, x @ k @ w)
+    assert with_product_rate(program, CPU).product_efficiency == PRODUCT_EFFICIENCY
+    assert with_product_rate(program.with_constants(["w"]), CPU).product_efficiency == 0.9
+    elementwise = Program()
+    assert with_product_rate(finished(elementwise, elementwise.input("x", (4, 4)).silu()), CPU) == CPU
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_90"])
+def test_products_of_gpus_are_as_described(target: str) -> None:
+    device: Device = device_for(target)
+    assert with_product_rate(attention(128, DType.BF16), device) == device
+
+
+def test_one_kernel_of_attention_comes_before_two_library_products() -> None:
+    """Which took 1.2 to 1.5 times as long on the machine that is described, and came first of all products at one share."""
+    program = attention(128, DType.FP32)
+    assert not has_product(construct(search(program, with_product_rate(program, CPU), options=COARSE).candidates[0].graph))
+
+
+def library_product(heads_inside: bool, dtype: DType) -> float:
+    """Predicted seconds of a product of a batch by the library, whose matrices lie among each other or one after the other."""
+    p = Program()
+    shape = (128, 12, 64) if heads_inside else (12, 128, 64)
+    order = (1, 0, 2) if heads_inside else (0, 1, 2)
+    q, k = (p.input(name, shape, dtype).permute(*order) for name in "qk")
+    found = search(finished(p, q @ k.transpose(-2, -1)), CPU, options=COARSE).candidates
+    return min(candidate.cost for candidate in found if has_product(construct(candidate.graph)))
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [(DType.BF16, True), (DType.FP32, False), (DType.FP16, False)])
+def test_libraries_copy_factors_of_bf16_whose_matrices_lie_among_each_other(dtype: DType, copies: bool) -> None:
+    """PyTorch's products did on that machine, and took 1.5 times as long; in fp32 they took as long as of whole matrices."""
+    copied = 2 * 2 * 12 * 128 * 64 * dtype.bytes / CPU.memory_bandwidth if copies else 0.0
+    assert library_product(True, dtype) - library_product(False, dtype) == pytest.approx(copied, abs=1e-9)
+
+
+def test_large_products_are_left_to_the_library() -> None:
+    """Of rows enough, by a weight that is no constant: on that machine the library is the faster."""
+    program = product((512, 2048), (2048, 2048), DType.BF16)
+    assert has_product(construct(search(program, with_product_rate(program, CPU), options=COARSE).candidates[0].graph))
