@@ -81,22 +81,27 @@ def slow_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sizes_are_added_for_longer_while_they_gain(filled: Any, monkeypatch: pytest.MonkeyPatch, times: float) -> None:
     """As measured: the size that was added takes so many times what it took before."""
     opt, _ = filled
-    table, asked = SizeTable(opt, (drawn(4, 24),), {}, Deadline(None)), list[bool]()
+    table, asked, expected = SizeTable(opt, (drawn(4, 24),), {}, Deadline(None)), list[bool](), list[float]()
 
     def missing(self: SizeTable) -> int | None:
         asked.append(self._gained)
+        expected.append(self._making)
         return 8 if len(asked) == 1 else None
 
     def settle(self: SizeTable) -> None:
         monkeypatch.setattr(opt, "costs", Costs({8: times}, chunk=10.0))
 
-    for name in ("_fill_freely", "_improve_all", "_take_over"):
+    for name in ("_improve_all", "_take_over"):
         monkeypatch.setattr(SizeTable, name, lambda *given: None)
+    spent = iter(range(0, 800, 8))
+    monkeypatch.setattr(SizeTable, "_spent", property(lambda self: next(spent)))
+    monkeypatch.setattr(SizeTable, "_fill_freely", lambda *given: None)
     monkeypatch.setattr(SizeTable, "settle", lambda self: monkeypatch.setattr(opt, "costs", Costs({8: 1.0}, chunk=10.0)))
     monkeypatch.setattr(SizeTable, "_missing", missing)
     monkeypatch.setattr(SizeTable, "_take_over", lambda *given: monkeypatch.setattr(SizeTable, "settle", settle))
     table.fill()
     assert asked == [False, times < 0.7]
+    assert expected == [3.0, 8.0], "three muGraphs are compiled where eight were for the smallest size"
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ class SizeTable:
     _settling: float = field(default=0.0, init=False)
     """And in which costs were computed."""
     _making: float = field(default=0.0, init=False)
-    """Seconds, without those of measurement, that the last size took."""
+    """Seconds, without those of measurement, that the last size took, or that another one is expected to take."""
     _largest: float = field(default=math.inf, init=False)
     """And that the largest took, which is the first."""
     _gained: bool = field(default=False, init=False)
@@ -84,6 +84,8 @@ class SizeTable:
                     self._fill_freely(size, len(anchors))
             if not number:
                 self._largest = self._making
+        if not self._may_be_pieced:  # others compile as many less
+            self._making *= _TAKEN_OVER / _FEW
         self.result.settings["budget"] = None
         self.settle()
         self._improve_all()
