@@ -14,7 +14,7 @@ from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.chunk_plans import Chunk, Costs
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, all_seconds, seconds_of_call
-from mugraph.sizes.stage_times import seconds_of_making
+from mugraph.sizes.stage_times import StageTimes
 from mugraph.support.deadline import Deadline
 from mugraph.targets.machine import machine_for
 
@@ -187,7 +187,7 @@ class SizeTable:
         """What is found for a size, which is in the table then."""
         made = self.result.fill((size,), self.args, self.kwargs, candidates=self._proved, **settings)
         if made.report.recalled:
-            self._recalled += seconds_of_making(made.report)
+            self._recalled += StageTimes.of_report(made.report).making
         return made
 
     @property

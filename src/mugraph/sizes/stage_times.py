@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
@@ -24,6 +24,11 @@ class StageTimes:
     compile: float = 0.0
     measure: float = 0.0
     verify: float = 0.0
+
+    @classmethod
+    def of_report(cls, report: Report) -> StageTimes:
+        """Those of a result for a single size; of one that was recalled, what it had taken."""
+        return cls(report.seconds, report.compile_seconds, report.measure_seconds, report.verify_seconds)
 
     @property
     def making(self) -> float:
@@ -44,20 +49,13 @@ class StageTimes:
 
         def optimized(*args: Any, **settings: Any) -> Superoptimized:
             made = optimize(*args, **settings)
-            report = made.report
-            if not report.recalled:  # whose numbers are those of an earlier run
-                self._add("search", report.seconds)
-                self._add("compile", report.compile_seconds)
-                self._add("measure", report.measure_seconds)
-                self._add("verify", report.verify_seconds)
+            if not made.report.recalled:  # whose numbers are those of an earlier run
+                told = StageTimes.of_report(made.report)
+                for stage in get_args(Stage):
+                    self._add(stage, getattr(told, stage))
             return made
 
         return optimized
 
     def _add(self, stage: Stage, seconds: float) -> None:
         setattr(self, stage, getattr(self, stage) + seconds)
-
-
-def seconds_of_making(report: Report) -> float:
-    """What a result for a single size took to make but for measurement, or had taken where it was recalled."""
-    return report.seconds + report.compile_seconds + report.verify_seconds
