@@ -337,11 +337,16 @@ class Bent(torch.nn.Module):
         return torch.tanh(product * 0.5) * product
 
 
-def apart_of(rows: int, seconds: tuple[float, float], monkeypatch: pytest.MonkeyPatch, **options: object) -> ProductsApart:
-    """The products that are in no program, where PyTorch and the library take so many times what is predicted."""
+def on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs are predicted of a machine on which the product is a large one."""
     small = replace(device_for("cpu"), memory_bandwidth=3e10, cache_bandwidth=1e11, matmul_flops={DType.FP32: 2e11})
     for module in ("products_apart", "piece_optimizer"):
         monkeypatch.setattr(f"mugraph.pieces.{module}.device_for", lambda target: small)
+
+
+def apart_of(rows: int, seconds: tuple[float, float], monkeypatch: pytest.MonkeyPatch, **options: object) -> ProductsApart:
+    """The products that are in no program, where PyTorch and the library take so many times what is predicted."""
+    on_a_small_machine(monkeypatch)
     monkeypatch.setattr("mugraph.pieces.products_apart.slowdown", lambda: 1.0)
     monkeypatch.setattr("mugraph.pieces.products_apart.seconds_of_calls", lambda nodes, device: 1.0)
     monkeypatch.setattr("mugraph.pieces.library_ways._measured", lambda kernel, deadline: seconds)
@@ -380,9 +385,7 @@ def test_products_stay_in_programs_where_nothing_is_timed(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("known", [False, True], ids=["timed now", "known"])
 def test_something_small_is_searched_before_large_products_are_timed(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     """What reads a product, which is shorter than a norm; unless the times of all products are known."""
-    small = replace(device_for("cpu"), memory_bandwidth=3e10, cache_bandwidth=1e11, matmul_flops={DType.FP32: 2e11})
-    for module in ("products_apart", "piece_optimizer"):
-        monkeypatch.setattr(f"mugraph.pieces.{module}.device_for", lambda target: small)
+    on_a_small_machine(monkeypatch)
     done: list[str] = []
 
     def timed(kernel: LibraryKernel, deadline: Deadline) -> tuple[float, float]:

@@ -50,9 +50,9 @@ _AS_CUT = 0.6
 """The part of what is left of it for programs as rules cut them, where some others are predicted to be faster together."""
 _TURNED = 0.6
 """The part of what is left of it for programs on images with channels last: whole calls are compared with the rest."""
-
 _SMALL = 0.1
 """The part of the budget for a small program before large layers are timed."""
+
 
 OwnKernels = dict[tuple[tuple[fx.Node, ...], int], Executable]
 """By the calls of a piece and the identity of its kernels, these with weights of their own."""
