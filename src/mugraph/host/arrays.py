@@ -498,7 +498,7 @@ class TorchArrays:
 
     def repeated(self, numbers: Array, tensor: Tensor) -> Any:
         once = self.torch.from_numpy(numbers).to(self.device, self.dtypes[tensor.dtype])
-        made = self.torch.empty(tensor.shape, dtype=once.dtype, device=once.device)
+        made = self.allocator(tensor)()
         times = tensor.elements // max(len(once), 1)
         whole, rest = made.view(-1).tensor_split([times * len(once)])
         whole.view(times, len(once)).copy_(once)
@@ -506,7 +506,7 @@ class TorchArrays:
         return made
 
     def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
-        made = self.torch.empty(tensor.shape, dtype=self.dtypes[tensor.dtype], device=self.device) if held is None else held
+        made = self.allocator(tensor)() if held is None else held
         return made.copy_(self.torch.from_numpy(np.require(array, requirements="W")))
 
 

@@ -19,6 +19,7 @@ from mugraph.frontend.partitioning.library import LibraryKernel, is_constant, li
 from mugraph.frontend.partitioning.partition import Left, Partition, Piece
 from mugraph.frontend.partitioning.splice import as_torch, spliced
 from mugraph.frontend.rewriting.graph_passes import arguments_of_call, owner_of
+from mugraph.host.large_pages import in_large_pages
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way
 from mugraph.pieces.packed_weights import packed
@@ -249,8 +250,10 @@ def example_of(recorded: torch.Tensor) -> torch.Tensor:
     shape, strides = _sizes(recorded.shape), _sizes(recorded.stride())
     reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     with torch.inference_mode(False):  # whose tensors have no versions
-        memory = torch.zeros(max(reach, 0), dtype=recorded.dtype, device=recorded.device)  # expanded tensors cannot be written to
-        if recorded.is_floating_point():
+        make = torch.empty if recorded.is_floating_point() else torch.zeros
+        allocate = functools.partial(make, max(reach, 0), dtype=recorded.dtype, device=recorded.device)
+        memory = in_large_pages(allocate, reach * recorded.itemsize)() if recorded.device.type == "cpu" else allocate()
+        if recorded.is_floating_point():  # expanded tensors could not be written to
             drawn = torch.empty(min(len(memory), _DISTINCT), device=memory.device)  # in fp32: of fp8 PyTorch draws none
             drawn.uniform_(0.1, 1.1, generator=torch.Generator(memory.device).manual_seed(0))  # not the calls' own
             for start in range(0, len(memory), _DISTINCT):

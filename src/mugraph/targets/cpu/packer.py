@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mugraph.host.thread_pool import load_thread_pool
 from mugraph.lower.packing import Packing
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
+from mugraph.targets.cpu.folds import print_turning
 from mugraph.targets.cpu.printer import header
 
 _LONGS = ("size", "rows", "columns", "row_step", "column_step", "depth", "width", "group", "dimensions")
@@ -53,6 +54,7 @@ _LARGEST = 8
 def _function() -> Callable[[_Arguments], None]:
     load_thread_pool()
     lanes = find_compiler().vectors.lanes
-    function = load_shared("\n".join((f"#define LANES {lanes}", header("prelude"), header("packing")))).pack
+    parts = (f"#define LANES {lanes}", header("prelude"), print_turning(lanes), header("packing"))
+    function = load_shared("\n".join(parts)).pack
     function.argtypes, function.restype = [_Arguments], None
     return function

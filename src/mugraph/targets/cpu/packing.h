@@ -8,6 +8,29 @@ typedef struct {
     const long *counts, *steps;
 } packing;
 
+typedef unsigned unaligned_4 __attribute__((aligned(1)));
+typedef vec unaligned_vec __attribute__((aligned(1)));
+
+/* A strip whose columns are contiguous in memory: rows of vectors are read from LANES columns, and turned. */
+static void turned_strip(const char *from, long column_step, unsigned *to, long depth, long width)
+{
+    const long across = width / LANES * LANES, down = depth / LANES * LANES;
+    for (long j = 0; j < across; j += LANES)
+        for (long k = 0; k < down; k += LANES) {
+            vec rows[LANES];
+            for (long i = 0; i < LANES; ++i) {
+                const char *place = from + (j + i) * column_step + 4 * k;
+                rows[i] = *(const unaligned_vec *)place;
+            }
+            turn(rows);
+            for (long i = 0; i < LANES; ++i)
+                *(unaligned_vec *)(to + (k + i) * width + j) = rows[i];
+        }
+    for (long j = 0; j < width; ++j)
+        for (long k = j < across ? down : 0; k < depth; ++k)
+            to[k * width + j] = *(const unaligned_4 *)(from + j * column_step + 4 * k);
+}
+
 #define DEFINE_STRIP(size, type)                                                                                        \
     typedef type unit_##size __attribute__((aligned(1)));                                                               \
                                                                                                                         \
@@ -66,7 +89,12 @@ static void pack_share(void *data)
         switch (p->size) {
         case 1: strip_1(p, from, (unit_1 *)to, depth, width); break;
         case 2: strip_2(p, from, (unit_2 *)to, depth, width); break;
-        case 4: strip_4(p, from, (unit_4 *)to, depth, width); break;
+        case 4:
+            if (p->group == 1 && p->row_step == 4 && p->column_step != 4)
+                turned_strip(from, p->column_step, (unsigned *)to, depth, width);
+            else
+                strip_4(p, from, (unit_4 *)to, depth, width);
+            break;
         default: strip_8(p, from, (unit_8 *)to, depth, width); break;
         }
     }
