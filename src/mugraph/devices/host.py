@@ -19,6 +19,8 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _PROCESSOR = Path("/proc/cpuinfo")
 _MEMORY = Path("/proc/meminfo")
 _SCHEDULED = Path("/proc/self/schedstat")
+_RESERVE = 0.25
+"""The part of the memory that is left free by what is kept only because it may be wanted again."""
 
 
 def host_cpu() -> Device:
@@ -83,6 +85,11 @@ def free_memory() -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return host_cpu().device_memory_bytes
+
+
+def memory_lasts() -> bool:
+    """Whether there is room for what is kept only because it may be wanted again."""
+    return free_memory() > _RESERVE * host_cpu().device_memory_bytes
 
 
 def slowdown() -> float:

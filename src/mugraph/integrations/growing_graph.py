@@ -17,7 +17,7 @@ from mugraph.frontend.partitioning.partition import Piece
 from mugraph.frontend.partitioning.splice import Kernels, spliced
 from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
 from mugraph.lower.growing_inputs import Axis, HeldSlots
-from mugraph.pieces.library_ways import example_of
+from mugraph.pieces.example_tensors import example_of
 from mugraph.pieces.plan import Plan
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import quickest

@@ -21,7 +21,7 @@ from mugraph.frontend.rewriting.graph_passes import owner_of, ready_to_cut
 from mugraph.frontend.rewriting.node_traits import bytes_of
 from mugraph.integrations.background import BackgroundGraph, queue
 from mugraph.integrations.waiting import tell, waiting
-from mugraph.pieces.library_ways import example_of
+from mugraph.pieces.example_tensors import example_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, optimizer
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import Plan, plans

@@ -19,7 +19,7 @@ from mugraph.frontend.partitioning.library import LibraryKernel, is_constant, li
 from mugraph.frontend.partitioning.partition import Left, Partition, Piece
 from mugraph.frontend.partitioning.splice import as_torch, spliced
 from mugraph.frontend.rewriting.graph_passes import arguments_of_call, owner_of
-from mugraph.host.large_pages import in_large_pages
+from mugraph.pieces.example_tensors import examples, memory_reused, recorded_sizes
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way
 from mugraph.pieces.packed_weights import packed
@@ -40,10 +40,6 @@ _FASTER = 1.05
 """So many times as fast as PyTorch's calls the kernel of a linear layer is taken: more than the noise of a few rounds."""
 _NOT_SLOWER = 1.1
 """So many times the time of PyTorch's calls a convolution may take by itself: what follows in its layout gains from it."""
-_DISTINCT = (1 << 20) + 7
-"""Numbers repeat after so many, a prime, so that no two rows are alike: to draw a large matrix takes longer than to multiply by
-it."""
-
 _Times = tuple[float, ...]
 """Seconds of PyTorch's calls, then those of the library kernel in each layout that it has."""
 
@@ -76,6 +72,7 @@ class Library:
         times = self._timed(kernel, deadline)
         return times is not None and times[1] * _FASTER < times[0]
 
+    @memory_reused()
     def faster(self, kernels: Sequence[LibraryKernel], deadline: Deadline, tell: ProgressCallback) -> tuple[LibraryKernel, ...]:
         """The linear layers whose kernels are; those with the most work that there is time for are timed first, as it may not
         last for all."""
@@ -183,13 +180,13 @@ def _announce(what: str, kernels: Sequence[LibraryKernel], deadline: Deadline, t
 def _kind(kernel: LibraryKernel) -> tuple[object, ...]:
     """What the time of a library kernel depends on."""
     tensors = [tensor_of(node) for node in (kernel.source, kernel.weight)]
-    shapes = tuple((_sizes(tensor.shape), tensor.dtype) for tensor in tensors if tensor is not None)
+    shapes = tuple((recorded_sizes(tensor.shape), tensor.dtype) for tensor in tensors if tensor is not None)
     return shapes, kernel.geometry, kernel.bias is None, tuple(str(node.target) for node in kernel.nodes)
 
 
 def _products(layer: LibraryKernel) -> int:
     """How many numbers a linear layer multiplies."""
-    return math.prod(_sizes(layer.product.meta["val"].shape)) * _sizes(layer.source.meta["val"].shape)[-1]
+    return math.prod(recorded_sizes(layer.product.meta["val"].shape)) * recorded_sizes(layer.source.meta["val"].shape)[-1]
 
 
 def _fits(layer: LibraryKernel, deadline: Deadline) -> bool:
@@ -205,18 +202,28 @@ def _layouts(kernel: LibraryKernel) -> list[Layout]:
 
 def _measured(kernel: LibraryKernel, deadline: Deadline) -> _Times:
     """Seconds of PyTorch's calls on contiguous images, and of the kernel in each layout."""
-    source, *others = tensors = [example_of(node.meta["val"]) for node in kernel.operands]
+    with examples(node.meta["val"] for node in kernel.operands) as tensors:
+        return _medians(_sides(kernel, tensors), deadline)
+
+
+def _sides(kernel: LibraryKernel, tensors: list[torch.Tensor]) -> list[Callable[[], Any]]:
+    """PyTorch's calls with these operands, and the kernel's in each layout."""
+    source, *others = tensors
     if kernel.ends is not None:  # as many rows for each expert
         experts = len(others[0])
         tensors[-1] = others[-1] = (
             torch.arange(1, experts + 1).mul(len(source)).div(experts, rounding_mode="floor").to(others[-1].dtype)
         )
-    layouts = _layouts(kernel)
     parameters, added = others[: len(kernel.parameters)], others[len(kernel.parameters) :]
-    sides: list[Callable[..., Any]] = [functools.partial(kernel.as_torch(), *tensors)]
-    for layout in layouts:
+    sides: list[Callable[[], Any]] = [functools.partial(kernel.as_torch(), *tensors)]
+    for layout in _layouts(kernel):
         images = (source, *added) if kernel.geometry is None else tuple(map(layout.of, (source, *added)))
         sides.append(functools.partial(packed(kernel, layout), images[0], *parameters, *images[1:]))
+    return sides
+
+
+def _medians(sides: Sequence[Callable[[], Any]], deadline: Deadline) -> _Times:
+    """Seconds of calls in turns."""
     left = deadline.remaining
     with torch.no_grad():
         times = in_turns(sides, _SECONDS, math.inf if left is None else left, _ROUNDS)
@@ -231,34 +238,9 @@ def _described(node: fx.Node) -> str:
 
 def _measured_call(node: fx.Node, way: Way, deadline: Deadline) -> _Times:
     """Seconds of a call by PyTorch and in another way."""
-    arguments = fx.map_arg(arguments_of_call(node), lambda source: example_of(source.meta["val"]))
-    left = deadline.remaining
     assert callable(node.target), "an operator is called"
-    with torch.no_grad():
-        sides = [functools.partial(called, *arguments) for called in (node.target, way)]
-        times = in_turns(sides, _SECONDS, math.inf if left is None else left, _ROUNDS)
-    return tuple(median(taken) for taken in times)
-
-
-def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Sizes as they were in the call that a graph was recorded with, where they are symbolic."""
-    return tuple(size if isinstance(size, int) else size.node.hint for size in sizes)
-
-
-def example_of(recorded: torch.Tensor) -> torch.Tensor:
-    """A tensor that lies as another: positive numbers, as variances are, or integers that index anything, or what is true."""
-    shape, strides = _sizes(recorded.shape), _sizes(recorded.stride())
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    with torch.inference_mode(False):  # whose tensors have no versions
-        make = torch.empty if recorded.is_floating_point() else torch.zeros
-        allocate = functools.partial(make, max(reach, 0), dtype=recorded.dtype, device=recorded.device)
-        memory = in_large_pages(allocate, reach * recorded.itemsize)() if recorded.device.type == "cpu" else allocate()
-        if recorded.is_floating_point():  # expanded tensors could not be written to
-            drawn = torch.empty(min(len(memory), _DISTINCT), device=memory.device)  # in fp32: of fp8 PyTorch draws none
-            drawn.uniform_(0.1, 1.1, generator=torch.Generator(memory.device).manual_seed(0))  # not the calls' own
-            for start in range(0, len(memory), _DISTINCT):
-                part = memory[start : start + _DISTINCT]
-                part.copy_(drawn[: len(part)])
-        elif recorded.dtype is torch.bool:
-            memory.fill_(True)
-        return memory.as_strided(shape, strides)
+    sources = list[fx.Node]()
+    fx.map_arg(arguments_of_call(node), sources.append)
+    with examples(source.meta["val"] for source in sources) as tensors:
+        arguments = fx.map_arg(arguments_of_call(node), dict(zip(sources, tensors, strict=True)).__getitem__)
+        return _medians([functools.partial(called, *arguments) for called in (node.target, way)], deadline)

@@ -8,8 +8,8 @@ import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,10 @@ from mugraph.frontend.partitioning.library import LibraryKernel
 from mugraph.frontend.partitioning.partition import Piece
 from mugraph.frontend.partitioning.splice import as_torch, runnable
 from mugraph.ir.graph import Graph
+from mugraph.pieces.example_tensors import examples, memory_reused
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.kept_joins import KeptJoins
-from mugraph.pieces.library_ways import Library, example_of, layers_of, weights_of, with_packed_weights
+from mugraph.pieces.library_ways import Library, layers_of, weights_of, with_packed_weights
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import NOT_COMPARED, PieceOutcome, out_of_time, why_nothing
 from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
@@ -185,6 +186,7 @@ class Optimizer:
         """Leave a program to PyTorch that was searched as a whole, with as much time as there is here."""
         self._refused = whole
 
+    @memory_reused()
     def outcomes(
         self,
         pieces: Sequence[Piece],
@@ -347,8 +349,8 @@ class Optimizer:
     def _seconds_of_torch(self, piece: Piece) -> float:
         """Seconds of a call of a piece as PyTorch makes it by default, of a few."""
         machine = machine_for(self.options.target)
-        with torch.no_grad(), raised_as_they_were():
-            timed = machine.timed(functools.partial(as_torch(piece).forward, *_examples(piece)))
+        with torch.no_grad(), raised_as_they_were(), _examples(piece) as tensors:
+            timed = machine.timed(functools.partial(as_torch(piece).forward, *tensors))
             [[seconds]] = in_turns([timed.run], rounds=1, clock=timed.clock)
         return seconds / timed.times
 
@@ -434,9 +436,8 @@ def optimizer(options: PieceOptions, tell: ProgressCallback = silent, elsewhere:
 def against(piece: Piece, result: Superoptimized, module: fx.GraphModule, until: Deadline = NO_LIMIT) -> Duel:
     """The kernels as challengers of a module, on random tensors with the strides of the piece's inputs; no round but the first
     starts that may end after the deadline."""
-    tensors, machine = _examples(piece), result.executable.machine
-    left = until.remaining
-    with torch.no_grad():
+    machine, left = result.executable.machine, until.remaining
+    with torch.no_grad(), _examples(piece) as tensors:
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
         theirs = machine.timed(functools.partial(module.forward, *tensors))
         outcome = duel(ours.run, theirs.run, clock=ours.clock, limit=math.inf if left is None else left)
@@ -444,10 +445,11 @@ def against(piece: Piece, result: Superoptimized, module: fx.GraphModule, until:
     return outcome
 
 
-def _examples(piece: Piece) -> list[torch.Tensor]:
+@contextmanager
+def _examples(piece: Piece) -> Iterator[list[torch.Tensor]]:
     """Random tensors that lie as the inputs of a piece do."""
-    tensors = [example_of(_recorded(node)) for node in piece.inputs]
-    return [Layout.CHANNELS_LAST.of(tensor) if number in piece.images else tensor for number, tensor in enumerate(tensors)]
+    with examples(map(_recorded, piece.inputs)) as tensors:
+        yield [Layout.CHANNELS_LAST.of(tensor) if number in piece.images else tensor for number, tensor in enumerate(tensors)]
 
 
 def _recorded(node: fx.Node) -> torch.Tensor:

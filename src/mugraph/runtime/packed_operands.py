@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from mugraph.devices.host import free_memory, host_cpu
+from mugraph.devices.host import memory_lasts
 from mugraph.host.tensor_state import Place, TensorState, at_the_end, is_traceable, memory_of, place_of
 from mugraph.lower.packing import Packing
 from mugraph.targets.cpu.packer import pack
@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 _MOST = 64
 """Tensors of which kernels of one kind keep something."""
-_RESERVE = 0.25
-"""The part of the memory below which, if it is all that is free, they keep that of one."""
 _LARGE = 1 << 22
 """Bytes from which packed weights lie in large pages where the system gives them."""
 
@@ -72,17 +70,12 @@ class Kept(Generic[T]):
 
     def _keep(self, place: Place, made: _Made) -> None:
         """Keep what was made, and others as long as they are few and memory lasts."""
-        several = len(self._known) < _MOST and _memory_lasts()
+        several = len(self._known) < _MOST and memory_lasts()
         self._known = {**(self._known if several else {}), place: made}  # anew: other threads may read
         at_the_end(functools.partial(self._forget, place))
 
     def _forget(self, place: Place) -> None:
         self._known = {other: made for other, made in self._known.items() if other != place}
-
-
-def _memory_lasts() -> bool:
-    """Whether there is room for more than what is read next."""
-    return free_memory() > _RESERVE * host_cpu().device_memory_bytes
 
 
 class PackedArray(NamedTuple):
@@ -147,5 +140,5 @@ def _spare_pages(size: int) -> mmap.mmap | None:
 def _give_back(pages: mmap.mmap) -> None:
     """Keep the pages of an array that is gone, if somebody wants pages and memory lasts."""
     spare = _SPARE.get()
-    if spare is not None and _memory_lasts():
+    if spare is not None and memory_lasts():
         spare.append(pages)
