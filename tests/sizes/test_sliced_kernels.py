@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -119,6 +120,15 @@ def split_k(rows: int, *, mixed: bool = False) -> Graph:
     return kernel.build(list(kernel.graph_defined(second.build([made]), [parts])))
 
 
+def added(rows: int, blocks: int) -> Graph:
+    """Rows, and those of a table that has no slices added to them; a block has a part of both."""
+    kernel, values = program(*[((rows, WIDTH), DType.FP32)] * 2)
+    block = GraphBuilder(Level.BLOCK, grid=(blocks,))
+    x, table = (block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate(values))
+    saved = block.add("output_saver", block.add("add", x, table), omap=(0,))
+    return kernel.build(list(kernel.graph_defined(block.build([saved]), values)))
+
+
 def sliced(executable: Executable, *dims: int | None, capacity: int) -> SlicedKernels:
     """Kernels for the first slices, whose outputs have these in the dimension of the first input."""
     return SlicedKernels(executable, dims, (dims[0],) * len(executable.graph.outputs), capacity)
@@ -162,6 +172,57 @@ def test_first_rows_are_those_of_all(name: str) -> None:
     capacity = executable.graph.inputs()[0].output.shape[0]
     kernels = sliced(executable, 0, None, capacity=capacity)
     assert kernels.agree_with(executable, example_inputs(executable.graph))
+
+
+@pytest.fixture
+def on_three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All kernels of several blocks run on all threads."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr("mugraph.targets.cpu.printer._SERIAL_WORK", 0)
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+SHARED: dict[str, tuple[Callable[[], Graph], tuple[int | None, ...]]] = {
+    "a product": (lambda: norm_linear(24, (3, 1)), (0, None)),
+    "bf16": (lambda: norm_linear(42, (3, 1), DType.BF16), (0, None)),
+    "packed weights": (lambda: with_constants(norm_linear(64, (4, 1)), 1), (0, None)),
+    "packed pairs": (lambda: with_constants(norm_linear(64, (4, 1), DType.BF16), 1), (0, None)),
+    "the first of two kernels": (lambda: two_kernels(12), (1, None)),
+    "heads of several samples": (lambda: attention(6, 3), (0, 0, 0)),
+}
+"""Graphs with a kernel of which a block may begin at any row, and where the inputs have slices."""
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_threads_share_rows_wherever_blocks_begin(name: str, on_three_threads: None) -> None:
+    graph, dims = SHARED[name]
+    executable = build(graph())
+    example = example_inputs(executable.graph)
+    (dim, *_) = dims
+    kernels = sliced(executable, *dims, capacity=example[0].shape[dim or 0])
+    (source,) = kernels.sources.values()
+    assert source.count("begin < last_row") == 1
+    assert kernels.agree_with(executable, example)
+
+
+@pytest.mark.parametrize(
+    ("graph", "dims"),
+    [(added(24, 3), (0, None)), (norm_linear(20, (2, 5)), (0, None)), (norm_linear(12, (12, 1)), (0, None))],
+    ids=["a table is cut as rows are", "columns are cut, too", "blocks are rows"],
+)
+def test_other_blocks_begin_where_they_do(graph: Graph, dims: tuple[int | None, ...], on_three_threads: None) -> None:
+    executable = build(graph)
+    kernels = sliced(executable, *dims, capacity=graph.inputs()[0].output.shape[0])
+    assert "last_row" not in kernels.sources["kernels.c"]
+    assert kernels.agree_with(executable, example_inputs(graph))
+
+
+def test_few_slices_run_on_one_thread() -> None:
+    """As many as have the work below which whole kernels run so."""
+    kernels = sliced(build(norm_linear(512, (8, 1))), 0, None, capacity=512)  # whose work is 16 times that
+    assert "_blocks, arguments, ((const int64_t *)slices)[0] > 32);" in kernels.sources["kernels.c"]
 
 
 def test_fewer_rows_than_a_tile_has_meet_more_columns_at_a_time() -> None:
@@ -381,3 +442,18 @@ def test_outputs_of_any_number_have_the_memory_of_others_that_are_gone() -> None
     assert len({made.data_ptr() for made in results}) == len(results)
     place = results.pop(0).data_ptr()
     assert runs[1700](given[1], w)[0].data_ptr() == place
+
+
+def test_outputs_of_many_calls_in_a_row_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that numbers of slices share take longer to lend than memory of one size takes to ask for."""
+    monkeypatch.setattr("mugraph.sizes.sliced_kernels._RENTED", 3)
+    kernels = sliced(build(norm_linear(2048, (8, 1))), 0, None, capacity=2048)
+    runs, w = {count: kernels.at(count) for count in (1900, 1800)}, torch.randn(WIDTH, COLUMNS)
+
+    def is_lent(count: int) -> bool:
+        (made,) = runs[count](torch.ones(count, WIDTH), w)
+        torch.testing.assert_close(made, (w.sum(0) / WIDTH**0.5).expand(count, -1), rtol=1e-4, atol=1e-4)
+        return not made.untyped_storage().resizable()  # memory of PyTorch's allocator is
+
+    assert [is_lent(1900) for _ in range(5)] == [True, True, True, False, False]
+    assert [is_lent(count) for count in (1800, 1900, 1900)] == [True, True, True]

@@ -9,6 +9,7 @@ argument").
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -165,7 +166,18 @@ class _Walk:
         dim = cut[0] if cut else None
         step = 0 if dim is None else self.steps[dim]
         dims = self.nothing() if self.rows % self.extent == step % self.extent == 0 else self.statements()
-        return FirstSlices(COUNT, self.rows, dim, step, self.extent, dims)
+        return FirstSlices(COUNT, self.rows, dim, step, self.extent, dims, self.apart(dim, dims))
+
+    def apart(self, dim: int | None, dims: tuple[tuple[int | None, ...], ...]) -> tuple[tuple[str, int], ...]:
+        """How far apart rows are in operands, if a block of several may begin at any of them: the grid cuts nothing else, nothing
+        but these depends on a block's place in it, and statements stop behind the last row."""
+        kernel, stops = self.kernel, any(place is not None for phase in dims for place in phase)
+        if dim is None or not stops or kernel.skips or kernel.grid[dim] < math.prod(kernel.grid):
+            return ()
+        operands = {name: self.distances[name] for name in (*kernel.inputs, *kernel.outputs) if name in self.distances}
+        moves = ((tile.buffer, tile.start.grid[dim] if tile.start.grid else 0) for tile in _tiles(kernel))
+        alike = all(move == self.extent * operands.get(name, 0) for name, move in moves)
+        return tuple(operands.items()) if alike and self.extent > 1 else ()
 
     def nothing(self) -> tuple[tuple[None, ...], ...]:
         """No statement stops, where all rows of a block are in one slice."""

@@ -460,7 +460,8 @@ class FirstSlices:
 
     A slice is `rows` rows. Block b along dimension `dim` of the grid, or every block if that is None, has `extent` of them from
     `step * b` on. `dims` has for each statement, phase by phase, the dimension of its points along which it stops behind the last
-    row; None for one that does not stop. `count` is the input that has the number of slices.
+    row; None for one that does not stop. `count` is the input that has the number of slices. Where a block may begin at any row,
+    `apart` has the operands with rows, and how many elements one of these lies behind the other there.
     """
 
     count: str
@@ -469,6 +470,7 @@ class FirstSlices:
     step: int
     extent: int
     dims: tuple[tuple[int | None, ...], ...]
+    apart: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,18 +94,19 @@ class DynamicSuperoptimized(Shared):
         self._first: list[tuple[Any, int]] = [
             next((where, at) for name, where, at in places if name == wanted) for wanted in self.dims
         ]
+        self._at_once: list[tuple[Any, int]] = []
+        """The same of a result whose calls look at all other arguments."""
         self._runs: dict[Sizes, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns for these arguments; raises ShapeMismatch for sizes outside the declared ranges."""
-        sizes = self._sizes_at_once(args)
-        run = self._runs.get(sizes)
-        if run is None or kwargs:
+        run = None if kwargs else self._run_at_once(args)
+        if run is None:
             sizes = self.declared.sizes_of(args, kwargs)
             run = self._runs.get(sizes)
-        if run is None:
-            run = self._runs[sizes] = self._run(sizes, args, kwargs)
+            if run is None:
+                run = self._runs[sizes] = self._run(sizes, args, kwargs)
         try:
             return run(*args, **kwargs)
         except ShapeMismatch:
@@ -116,6 +117,7 @@ class DynamicSuperoptimized(Shared):
         """Plan the calls of every size, where none is compiled for and there are not too many (`known_sizes`): the first call of
         one then does what a later one does. Where a library runs parts of them, that takes calls: of an example's arguments."""
         if self._is_for_all_sizes:
+            self._at_once = self._first
             self._runs = {sizes: self._run(sizes, (), {}) for sizes in known_sizes(self.dims.values())}
         if self.pieced is not None and (args or kwargs):
             from mugraph.sizes.first_calls import call_each_once, is_of_the_library  # loads PyTorch
@@ -127,14 +129,15 @@ class DynamicSuperoptimized(Shared):
         if self.rows is not None:
             self.rows.result.prepare()
 
-    def _sizes_at_once(self, args: Sequence[Any]) -> Sizes:
-        """The sizes that the first arguments with them say, where what runs then looks at the others."""
-        if not self._is_for_all_sizes:
-            return ()
+    def _run_at_once(self, args: Sequence[Any]) -> Callable[..., Any] | None:
+        """What runs the sizes that the first arguments with them say, where it then looks at the others, and it is known."""
         try:
-            return tuple([args[argument].shape[position] for argument, position in self._first])
+            if len(self._at_once) == 1:
+                ((argument, position),) = self._at_once
+                return self._runs.get((args[argument].shape[position],))
+            return self._runs.get(tuple([args[argument].shape[position] for argument, position in self._at_once]))
         except (AttributeError, IndexError, TypeError):  # by keyword, or none that is declared
-            return ()
+            return None
 
     @property
     def _is_for_all_sizes(self) -> bool:

@@ -34,7 +34,7 @@ from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.read_ahead import steps_ahead
 from mugraph.targets.cpu.scans import print_scan, print_scans
 from mugraph.targets.cpu.skips import print_idle, print_memory, print_skips
-from mugraph.targets.cpu.slices import blocks_of, print_rows
+from mugraph.targets.cpu.slices import blocks_of, has_part, operands_by_row, print_rows, rows_in_turn
 from mugraph.targets.cpu.source import Vectors, Writer
 
 _PRELUDE = ("prelude", "elementary")
@@ -69,8 +69,7 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     device = frozenset((*kernel.inputs, *kernel.outputs))
     scratch = {each.name: range(each.offset, each.offset + each.bytes) for each in kernel.buffers if each.memory is Memory.SHARED}
     writer = Writer(vectors, dtypes, device, usual_strides(kernel), scratch, steps_ahead(kernel))
-    blocks = math.prod(kernel.grid)
-    parallel = int(blocks > 1 and blocks * _work(kernel) > _SERIAL_WORK)
+    parallel = _parallel(kernel)
     print_idle(writer, kernel)
     compact = bool(compact_strides(kernel))
     any_strides = f"INLINE void {kernel.name}_any(void *data, const int compact)"
@@ -99,8 +98,18 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     return "\n".join(writer.lines) + "\n"
 
 
-def _blocks_in_turn(writer: Writer, kernel: Kernel, parallel: int) -> str:
+def _parallel(kernel: Kernel) -> str:
+    """Whether all threads run blocks, in C: of first slices a call may have so few that one thread is done before others wake."""
+    work = math.prod(kernel.grid) * _work(kernel)
+    if math.prod(kernel.grid) == 1 or work <= _SERIAL_WORK:
+        return "0"
+    return "1" if kernel.slices is None else has_part(kernel, _SERIAL_WORK / work)
+
+
+def _blocks_in_turn(writer: Writer, kernel: Kernel, parallel: str) -> str:
     """The head of the loop over the blocks that a thread runs."""
+    if operands_by_row(kernel):
+        return rows_in_turn(writer, kernel, parallel)
     blocks = blocks_of(kernel)
     if kernel.skips:
         writer.line(f"long *const taken = arguments[{len(kernel.inputs) + len(kernel.outputs)}];")
@@ -138,11 +147,11 @@ def _on_heap(kernel: Kernel) -> bool:
 
 def _print_memory(writer: Writer, kernel: Kernel) -> None:
     writer.line("void **arguments = data;")
-    outputs, growing = set(kernel.outputs), growing_buffers(kernel)
+    outputs, own = set(kernel.outputs), growing_buffers(kernel) | operands_by_row(kernel).keys()
     for number, name in enumerate((*kernel.inputs, *kernel.outputs)):
         dtype = writer.dtypes[name]
         const = "" if name in outputs else "const "
-        whole = "whole_" if name in growing else ""
+        whole = "whole_" if name in own else ""
         writer.line(f"{const}{dtype}_t *const restrict {whole}{name} = arguments[{number}];")
     size = -(-kernel.shared_bytes // 64) * 64
     if _on_heap(kernel):
@@ -197,7 +206,7 @@ def _print_statement(writer: Writer, bounded: Bounded) -> None:
             print_loops(writer, statement, bounded.dim)
 
 
-def _print_entry(writer: Writer, kernel: Kernel, parallel: int) -> None:
+def _print_entry(writer: Writer, kernel: Kernel, parallel: str) -> None:
     names = (*kernel.inputs, *kernel.outputs)
     result = "long" if kernel.integers else "void"
     with writer.block(f"{result} {kernel.name}({', '.join(f'void *{name}' for name in names)})"):

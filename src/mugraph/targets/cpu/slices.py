@@ -19,12 +19,45 @@ def blocks_of(kernel: Kernel) -> str:
     return scaled(all_blocks // along, begun)
 
 
-def print_rows(writer: Writer, kernel: Kernel) -> None:
-    """Declare how many rows of a block there are, if a statement stops behind them."""
+def has_part(kernel: Kernel, part: float) -> str:
+    """Whether a call has more than this part of all rows, and more than one block can have: also where a kernel is entered, and
+    knows its operands by address alone."""
     slices = kernel.slices
-    if slices is not None and any(dim is not None for dims in slices.dims for dim in dims):
+    assert slices is not None
+    all_rows = slices.extent if slices.dim is None else slices.step * kernel.grid[slices.dim]
+    indivisible = slices.dim is not None and not slices.apart and math.prod(kernel.grid) == kernel.grid[slices.dim]
+    least = max(int(part * all_rows), slices.step if indivisible else 0)
+    return "1" if least < slices.rows else f"{scaled(slices.rows, f'((const int64_t *){slices.count})[0]')} > {least}"
+
+
+def operands_by_row(kernel: Kernel) -> dict[str, int]:
+    """The operands that statements read and write by pointers of their own, the given ones being called `whole_`, since blocks
+    begin at any row; and how far apart rows are in them."""
+    return {} if kernel.slices is None else dict(kernel.slices.apart)
+
+
+def rows_in_turn(writer: Writer, kernel: Kernel, parallel: str) -> str:
+    """The head of the loop over the rows that a thread runs, as many as any other, which is always in the first block."""
+    assert kernel.slices is not None
+    writer.line("long first_row, last_row;")
+    writer.line(f"share({_rows(kernel)}, {parallel}, &first_row, &last_row);")
+    return f"for (long begin = first_row, block = 0; begin < last_row; begin += {kernel.slices.extent})"
+
+
+def print_rows(writer: Writer, kernel: Kernel) -> None:
+    """Declare how many rows of a block there are, if a statement stops behind them, and where, if that may be anywhere."""
+    slices = kernel.slices
+    if slices is None or all(dim is None for dims in slices.dims for dim in dims):
+        return
+    if not slices.apart:
         start = "" if slices.dim is None else f" - {scaled(slices.step, f'g{slices.dim}')}"
         writer.line(f"const long {HELD} = smaller({_rows(kernel)}{start}, {slices.extent});")
+        return
+    writer.line(f"const long {HELD} = smaller(last_row - begin, {slices.extent});")
+    for name, distance in slices.apart:
+        const = "" if name in kernel.outputs else "const "
+        pointer = f"{const}{writer.dtypes[name]}_t *const restrict {name}"
+        writer.line(f"{pointer} = whole_{name} + {scaled(distance, 'begin')};")
 
 
 def _rows(kernel: Kernel) -> str:
