@@ -24,6 +24,7 @@ from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.sizes.size_table import SizeTable, _middle
 from mugraph.sizes.sliced_functions import SlicedFunction
+from mugraph.sizes.sliced_kernels import InPart
 from mugraph.support.deadline import Deadline
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -168,13 +169,53 @@ def test_slow_sizes_are_added_while_all_take_less_than_twice_the_largest(
     table._making, table._recalled = 0.9 * spent, 0.2 * spent
     assert table._missing() is None, "what an earlier process made counts"
     table._gained = True
-    assert table._missing() == 16, "what was added last gained"
-    table._making = 3.1 * spent
-    assert table._missing() is None
+    assert table._missing() is None, "kernels for the largest compute first slices"
+    with monkeypatch.context() as patch:
+        patch.setitem(opt.table, (16,), opt.table[4,])
+        patch.setattr(opt, "costs", Costs({4: 1.0, 16: 1.4, 64: 2.0}, padding=1.0, alone={1: 1.0}))
+        assert table._missing() == 32, "nothing computes these, and what was added last gained"
+        table._making = 3.1 * spent
+        assert table._missing() is None
     monkeypatch.delitem(opt.table, (4,))
     assert table._missing() == 4, "further apart than anything is known of"
     monkeypatch.setitem(opt.table, (16,), SimpleNamespace(found=False))
     assert table._missing() == 8, "half of what has no kernels"
+
+
+def test_a_few_slices_of_a_large_size_that_are_slow_have_kernels_for_as_few(
+    filled: tuple[DynamicSuperoptimized, Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of those that are slow, not of all sizes between its neighbours."""
+    opt, _ = filled
+    table = SizeTable(opt, (drawn(4, 24),), {}, Deadline(None))
+    monkeypatch.delitem(opt.table, (4,))
+    monkeypatch.delitem(opt.table, (1,))
+    monkeypatch.setitem(opt.table, (2,), opt.table[64,])
+    parts = {64: {2: 0.15, 6: 0.2, 7: 7 / 64, 64: 1.0}}
+    monkeypatch.setattr(opt, "costs", Costs({2: 2.0, 64: 64.0}, chunk=9.0, parts=parts))
+    assert opt.costs.ratio(6) < 0.5
+    assert min(map(opt.costs.ratio, range(7, 65))) == 1.0
+    assert table._missing() == _middle(2, 7) == 4
+
+
+@pytest.mark.parametrize(
+    ("computes_first", "pieced", "others"),
+    [(True, True, [1, 2]), (False, True, [1, 4]), (False, False, [1])],
+    ids=["first slices", "no first slices", "one program"],
+)
+def test_sizes_that_are_searched_beside_the_largest(
+    filled: tuple[DynamicSuperoptimized, Made],
+    monkeypatch: pytest.MonkeyPatch,
+    computes_first: bool,
+    pieced: bool,
+    others: list[int],
+) -> None:
+    opt, _ = filled
+    table = SizeTable(opt, (drawn(4, 24),), {}, Deadline(None))
+    monkeypatch.setattr(SizeTable, "_may_be_pieced", property(lambda self: pieced))
+    monkeypatch.setattr(opt, "in_part", {16: InPart(len, opt.in_part[64].kernels if computes_first else None, {})})
+    assert table._other_anchors(1, 16) == others
+    assert table._other_anchors(16, 16) == []
 
 
 def test_what_a_result_is_put_together_of_is_asked_once(

@@ -27,14 +27,16 @@ _TIMES = 2.0
 """Sizes that would be slow are added, and others given more forms, while all of them take less than so many times as long to
 make as the largest took, of which one muGraph is proved, where three are of one size by itself."""
 _GAIN, _TIMES_GAINING = 0.7, 4.0
-"""And while they take less than so many times as long, if what was added last takes this part of its time before: it was not only
-predicted to gain."""
+"""And where no kernels compute first slices, while they take less than so many times as long, if what was added last takes this
+part of its time before: it was not only predicted to gain."""
 _FEW, _TAKEN_OVER = 8, 3
 """MuGraphs that are compiled for the smallest size, and for one that takes over forms of its neighbours."""
 _MOST = 16
 """Sizes of a table at most."""
 _ANCHORS = 0.6
 """The part of the budget for the sizes that are searched freely; the others take over what was found there."""
+_REST = 0.8
+"""And of what is left, for those that take over what was found in pieces."""
 _MANY = 24
 """Nodes of a program from which on kernels often run parts of it only: the first size that is searched has most of the time."""
 _LOOKED_AT = 512
@@ -71,19 +73,18 @@ class SizeTable:
     """By size, of what was found as which function whether others are put together of it."""
 
     def fill(self) -> None:
-        """Search at the ends of the range, and in its middle if kernels may run parts of the function only; then add sizes where
+        """Search at the ends of the range, and between them if kernels may run parts of the function only; then add sizes where
         others would be slow as far as costs say."""
         assert self.result.slices is not None
         dim = self.result.slices.dim
         high = dim.high if self.most is None else max(min(dim.high, self.most), dim.low)
-        middle = _middle(dim.low, high) if self._may_be_pieced else None
-        anchors = list(dict.fromkeys([high, dim.low, high if middle is None else middle]))
-        for number, size in enumerate(anchors):
-            if not number or not self.deadline.passed:
+        with self._one_size():
+            self._fill_freely(high, 1)
+        self._largest, others = self._making, self._other_anchors(dim.low, high)
+        for number, size in enumerate(others):
+            if not self.deadline.passed:
                 with self._one_size():
-                    self._fill_freely(size, len(anchors))
-            if not number:
-                self._largest = self._making
+                    self._fill_freely(size, len(others) - number)
         if not self._may_be_pieced:  # others compile as many less
             self._making *= _TAKEN_OVER / _FEW
         self.result.settings["budget"] = None
@@ -99,6 +100,14 @@ class SizeTable:
                 self.settle()
             self._gained = self.result.costs.plan(missing).seconds < _GAIN * before
         self._improve_all()
+
+    def _other_anchors(self, low: int, high: int) -> list[int]:
+        """The smallest size, and a middle one of a function of which kernels may run parts only: less than that where those for
+        the largest size compute its first slices alone, which are slow where they are few."""
+        sizes, middle = [low], _middle(low, high)
+        if self._may_be_pieced and middle is not None:
+            sizes.append(max(middle // 2, low + 1) if self._computes_first(high) else middle)
+        return [size for size in sizes if size != high]
 
     @contextmanager
     def _one_size(self) -> Iterator[None]:
@@ -165,18 +174,20 @@ class SizeTable:
                 (kernels if known[2] else alone)[size] = made
         return kernels, alone
 
-    def _fill_freely(self, size: int, anchors: int) -> None:
-        """Search at a size, one of so many `anchors`. Those behind the first have few muGraphs compiled, one of them of the form
-        that was found for it. Where kernels run parts of the function, others take over what was found for the first of them, and
-        that others are put together of these is asked while there is time."""
+    def _fill_freely(self, size: int, left: int) -> None:
+        """Search at an end of the range, or between them; `left` sizes are missing but for the larger end. Others than that have
+        few muGraphs compiled, one of them of the form that was found for it. Where kernels run parts of the function, they take
+        over what was found for it, and that others are put together of these is asked while there is time."""
         pieces = self._in_pieces() if self._may_be_pieced else None
-        others = 1 if pieces is not None or (self._may_be_pieced and not self.result.table) else anchors
-        budget = self.deadline.share(_ANCHORS / others)
+        freely = (3 if self.result.table else 1) if self._may_be_pieced else 2
+        budget = self.deadline.share(_ANCHORS / freely if pieces is None else _REST / left)
         if pieces is None and not self._may_be_pieced and self.result.table:
             wholes = [made for made in self.result.table.values() if made.found and made.is_one_program]
             self._filled(size, wholes, _FEW, budget)
         else:
             self._made(size, budget=budget, like=pieces)
+            if pieces is not None:
+                self._forms_of.setdefault(size, set()).add(_form(pieces))
         if self._may_be_pieced and self.result.pieced is None and self._in_pieces() is not None:
             self._becomes_pieced()
             made = self.result.table[size,]
@@ -232,6 +243,11 @@ class SizeTable:
         wholes = {size: made for (size,), made in table.items() if made.is_one_program}
         for size in [size for (size,), made in table.items() if made.found and size not in wholes] if wholes else []:
             self._filled(size, [wholes[min(wholes, key=lambda known: abs(math.log(known / size)))]])
+
+    def _computes_first(self, size: int) -> bool:
+        """Whether kernels of a size are known to compute its first slices alone."""
+        known = self.result.in_part.get(size)
+        return known is not None and known.kernels is not None
 
     def _in_part(self, kernels: Mapping[int, Superoptimized], measured: bool) -> dict[int, Mapping[int, float]]:
         """Which part of their time kernels take that compute their first slices alone; those of what is new are made while there
@@ -305,18 +321,21 @@ class SizeTable:
             if high > (_APART_IN_PART if in_part else _APART) * low:
                 middle = _middle(low, high) if self.result.table[high,].found else high // 2
                 return middle if middle is None or not in_part else max(middle // 2, low + 1)
-        if not self._takes_less_than(_TIMES_GAINING if self._gained else _TIMES):
+        if not self._takes_less_than(_TIMES_GAINING if self._gained and not costs.parts else _TIMES):
             return None
         step = max((dim.high - dim.low) / _LOOKED_AT, 1)
         looked_at = {round(dim.low + step * number) for number in range(int((dim.high - dim.low) / step) + 1)}
         looked_at |= {size + 1 for size in known if size < dim.high} | {2**power for power in range(dim.high.bit_length())}
         ratios = {size: costs.ratio(size) for size in looked_at if known[0] < size < known[-1] and size not in known}
-        slow: dict[tuple[int, int], float] = {}
+        slow: dict[tuple[int, int], list[int]] = {}
         for size, ratio in ratios.items():
             if ratio < _WANTED:
                 around = max(each for each in known if each < size), min(each for each in known if each > size)
-                slow[around] = slow.get(around, 0.0) + 1 / size
-        return _middle(*max(slow, key=slow.__getitem__)) if slow else None
+                slow.setdefault(around, []).append(size)
+        if not slow:
+            return None
+        low, high = max(slow, key=lambda around: sum(1 / size for size in slow[around]))
+        return _middle(low, max(slow[low, high]) + 1 if high in costs.parts else high)
 
     def _takes_less_than(self, times: float) -> bool:
         """Whether all sizes take less than so many times as long to make as the largest took, with another one that takes as long
@@ -326,14 +345,14 @@ class SizeTable:
     def _take_over(self, size: int) -> None:
         """Fill in a size with the forms of muGraphs that won at its neighbours: the faster of both."""
         known = sorted(each for (each,) in self.result.table)
-        around = [max(each for each in known if each < size), min(each for each in known if each > size)]
+        around = [min(each for each in known if each > size), max(each for each in known if each < size)]
         found = _different([self.result.table[each,] for each in around if self.result.table[each,].found])
         if all(each.is_one_program for each in found):
             self._filled(size, found, _TAKEN_OVER if found else _FEW)
             return
         made: list[Superoptimized] = []
         for like in found:
-            if not made or self._may_improve:
+            if not made or (self._may_improve and self._takes_less_than(_TIMES)):
                 made.append(self._filled(size, [like]))
         made.sort(key=lambda each: (seconds_of_call(each) if each.found else None) or math.inf)
         self.result.table[size,] = self.result.specializations[size,] = made[0]
