@@ -12,13 +12,16 @@ cached. At `--right` random sizes results are compared with float64. Of each siz
 repeated ones, each with arguments just written and after two calls at another size, what the first takes more than their median
 (`first_over_repeated`), and what a tenth of them do. What of this is no matter of a new size is seen when all sizes have been
 timed: the same is done once more, and a size that is known takes so much more in its first call than in the median of the others
-(`again_over_repeated`), as it finds as little in caches. Whole calls are timed in turns with those of kernels for that size:
-scheduled, compiled and proved for it (`DynamicSuperoptimized.at`), or where nothing is put together of slices searched and
-measured for it alone. A ratio above 1 says that the result for any size is the faster one. It must compile nothing in its first
-calls. `at` has no budget, and need not search structures of the table again: how long kernels for a size take to make is said for
-each, and in the median beside the seconds of the result for any size. What that takes to make is set beside what `superoptimize`
-takes for the largest size with the same budget, each in a process of its own that finds nothing in caches: seconds of search,
-proof and compilation (`parts`), of everything, and of processors, compilers included (`made`).
+(`again_over_repeated`), as it finds as little in caches. Up to 64 other sizes are then called once, and again when eight of them
+have been called twice, after the same calls: `first_calls` has the medians of both (`new`, `known`) and of what the first takes
+more (`new_over_known`), of the clock, of processors, and of pages that the system made meanwhile. Whole calls are timed in turns
+with those of kernels for that size: scheduled, compiled and proved for it (`DynamicSuperoptimized.at`), or where nothing is put
+together of slices searched and measured for it alone. A ratio above 1 says that the result for any size is the faster one. It
+must compile nothing in its first calls. `at` has no budget, and need not search structures of the table again: how long kernels
+for a size take to make is said for each, and in the median beside the seconds of the result for any size. What that takes to make
+is set beside what `superoptimize` takes for the largest size with the same budget, each in a process of its own that finds
+nothing in caches: seconds of search, proof and compilation (`parts`), of everything, and of processors, compilers included
+(`made`).
 Results go to `benchmarks/results/any-size.json`.
 """
 
@@ -31,6 +34,7 @@ import multiprocessing
 import os
 import platform
 import random
+import resource
 import statistics
 import tempfile
 import time
@@ -60,10 +64,12 @@ RESULT = Path(__file__).parent / "results" / "any-size.json"
 WIDTH, HIDDEN, HEADS, KEYS, HEAD = 1024, 2048, 8, 256, 64
 CACHE, LENGTHS = 1024, (100, 300, 700)
 _REPEATED = 20
+_NEW, _IN_TURN = 64, 8
 _SPECIAL_SECONDS = 20.0
 _FIRST = ("first", "again")
 _CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 Function = Callable[..., Any]
+_Watched = tuple[float, float, int]
 
 
 def rmsnorm_linear(x: torch.Tensor, gain: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -277,8 +283,7 @@ def _of_function(name: str, case: Case, options: argparse.Namespace) -> dict[str
     record["sizes"], between = {}, dict[int, tuple[torch.Tensor, ...]]()
     timed = case.sizes or sorted(random.Random(0).sample(others, min(options.sizes, max(len(others) - 1, 1))))
     for size in timed:
-        beside = min((n for n in range(1, high + 1) if n not in timed), key=lambda n: abs(n - size), default=size)
-        between[size] = case.inputs(beside)
+        between[size] = case.inputs(_beside(size, high, timed))
         record["sizes"][size] = row = _at(result, case, size, between[size])
         plan = () if result.sliced is None and result.capacities is None else result.plan(size).chunks
         row["plan"] = [chunk.size for chunk in plan]
@@ -291,6 +296,8 @@ def _of_function(name: str, case: Case, options: argparse.Namespace) -> dict[str
     for size, row in record["sizes"].items():
         calls = _first_and_others(result, case, case.inputs(size), between[size])
         row["again_over_repeated"] = calls["first_over_repeated"]
+    called = {*timed, *(_beside(size, high, timed) for size in timed)}
+    record["first_calls"] = _first_calls(result, case, [size for size in others if size not in called], between[timed[0]])
     first, known = (statistics.median(row[f"{which}_over_repeated"] for row in record["sizes"].values()) for which in _FIRST)
     right = [draw.randint(1, high) for _ in range(options.right)]  # now that each size was timed in its first call
     record["right"] = {"sizes": len(right), "worst": max((_error(result, case, size) for size in right), default=0.0)}
@@ -299,11 +306,58 @@ def _of_function(name: str, case: Case, options: argparse.Namespace) -> dict[str
     record["special_seconds"] = statistics.median(row["special_seconds"] for row in record["sizes"].values())
     print(
         f"  first calls of sizes take {first * 1e6:.0f} us over repeated ones in the median, of known ones {known * 1e6:.0f} us\n"
+        f"{_first_calls_text(record['first_calls'])}"
         f"  made in {seconds:.1f} s, special kernels for a size in {record['special_seconds']:.1f} s in the median; "
         f"{record['beside_special']:.2f} of special kernels in geometric mean, {min(ratios):.2f} at least; "
         f"{len(right)} random sizes right, relative error {record['right']['worst']:.1e} at most"
     )
     return record
+
+
+def _beside(size: int, high: int, timed: Sequence[int]) -> int:
+    """The nearest size that is not timed; the size itself where all are."""
+    return min((n for n in range(1, high + 1) if n not in timed), key=lambda n: abs(n - size), default=size)
+
+
+def _first_calls(
+    result: DynamicSuperoptimized, case: Case, sizes: Sequence[int], between: tuple[torch.Tensor, ...]
+) -> dict[str, Any]:
+    """What calls of sizes take that nothing has called yet, and what they take when they come back after two calls of some: each
+    after two with arguments of another size, and with its own just written. Groups of sizes take turns, so that other work
+    on the machine meets both."""
+    chosen = random.Random(1).sample(sizes, min(_NEW, len(sizes)))
+    new, known = list[_Watched](), list[_Watched]()
+    with torch.inference_mode():
+        for start in range(0, len(chosen), _IN_TURN):
+            group = chosen[start : start + _IN_TURN]
+            first, _, last = ([_watched(result, case.inputs(size), between) for size in group] for _ in range(3))
+            new, known = new + first, known + last
+    more = [[ours - its for ours, its in zip(*pair, strict=True)] for pair in zip(new, known, strict=True)]
+    rows: dict[str, Sequence[Sequence[float]]] = {"new": new, "known": known, "new_over_known": more} if chosen else {}
+    names = ("seconds", "processor", "pages")
+    middle = {which: map(statistics.median, zip(*calls, strict=True)) for which, calls in rows.items()}
+    return {"sizes": len(chosen)} | {which: dict(zip(names, each, strict=True)) for which, each in middle.items()}
+
+
+def _watched(call: Function, given: tuple[torch.Tensor, ...], between: tuple[torch.Tensor, ...]) -> _Watched:
+    """Seconds of a call after two with other arguments, those of all processors, and how many pages the system made for it."""
+    call(*between)
+    call(*between)
+    pages, processor, started = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time(), time.perf_counter()
+    call(*given)
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    return seconds, processor, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages
+
+
+def _first_calls_text(calls: Mapping[str, Any]) -> str:
+    if not calls["sizes"]:
+        return ""
+    new, known, more = (calls[which] for which in ("new", "known", "new_over_known"))
+    return (
+        f"  of {calls['sizes']} other sizes a first call takes {more['seconds'] * 1e6:.0f} us more than one that comes back "
+        f"({new['seconds'] * 1e6:.0f} and {known['seconds'] * 1e6:.0f} us, {new['processor'] * 1e6:.0f} and "
+        f"{known['processor'] * 1e6:.0f} us of processors, {new['pages']:.0f} and {known['pages']:.0f} pages)\n"
+    )
 
 
 def _made(result: DynamicSuperoptimized, high: int) -> dict[str, Any]:
