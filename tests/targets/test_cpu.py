@@ -51,8 +51,8 @@ def test_every_vector_width_gives_the_same_results(vectors: Vectors) -> None:
 
 SIZES = ((1, 1, 1), (1, 40, 130), (3, 17, 5), (9, 64, 48), (15, 100, 67), (33, 7, 16), (20, 33, 100))
 """Rows, values of k and columns around the register tiles."""
-MANY_ROWS = ((33, 40, 48), (40, 70, 35), (64, 130, 100))
-"""Those of which the right factor is copied."""
+MANY_ROWS = ((33, 40, 48), (40, 70, 35), (64, 130, 100), (33, 41, 48), (40, 71, 35), (64, 129, 100))
+"""Those of which the right factor is copied, of an odd number of values of k, too."""
 
 
 def products(sizes: Sequence[tuple[int, int, int]] = SIZES, dtype: DType = FP32) -> Graph:
@@ -125,6 +125,28 @@ def test_right_factors_of_pairs_are_copied_for_many_rows(
     """Only tensors of bf16 are multiplied in pairs, and only where the host does it."""
     pairs = Vectors(16, 32, bf16_pairs=True)
     test_right_factors_are_copied_for_many_rows(pairs, DType.BF16, rows, several, monkeypatch)
+    assert all(
+        form in executable_for(products([rows], DType.BF16), pairs).sources[SOURCE_NAME] for form in ("right_b", "pairs a0")
+    )
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_nothing_is_beside_the_last_of_an_odd_number_of_pairs(several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies there belongs to the next row or column: infinities stay in those that have them."""
+    torch = pytest.importorskip("torch")
+    graph = products([(40, 33, 40)], DType.BF16)
+    inputs = [torch.from_numpy(array).bfloat16() for array in normal_inputs(graph)]
+    for left, right in zip(inputs[::2], inputs[1::2], strict=True):
+        (left if left.shape[1] == 40 else left.mT)[0, ::2, 0] = torch.inf
+        (right if right.shape[2] == 40 else right.mT)[0, 0, ::3] = torch.nan
+    expected = reference(graph, [tensor.double().numpy() for tensor in inputs])
+    monkeypatch.setattr("mugraph.targets.cpu.panels._STRIP_BYTES", 2048 if several else 1 << 20)
+    for result, exact in zip(executable_for(graph, Vectors(16, 32, bf16_pairs=True))(*inputs), expected, strict=True):
+        finite = np.isfinite(exact)
+        assert finite.any()
+        assert not finite.all()
+        assert np.array_equal(np.isfinite(result.double().numpy()), finite)
+        np.testing.assert_allclose(result.double().numpy()[finite], exact[finite], rtol=0.01, atol=0.1)
 
 
 def test_functions_without_choices_of_vectors_are_the_same_bit_for_bit() -> None:
@@ -269,6 +291,47 @@ def test_sixteen_bit_results_round_to_nearest_even() -> None:
         body = block.build([block.add("output_saver", cast, omap=(0,))])
         (result,) = build(kernel.build(kernel.graph_defined(body, [x])))(values)
         assert torch.equal(result.nan_to_num(7.0), values.to(kind).nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("vectors", WIDTHS, ids=lambda vectors: f"{vectors.lanes} lanes")
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16], ids=str)
+def test_every_number_of_16_bits_is_converted_there_and_back(vectors: Vectors, dtype: DType) -> None:
+    """Subnormal ones, infinities and NaN too, as PyTorch does; and halves of all gaps between them to the even one."""
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype.torch_name)
+    numbers = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(kind)
+    wide = numbers.float()
+    between = torch.stack([wide, (wide + wide.roll(1)) / 2]).reshape(-1)
+    for given, wanted in ((numbers, FP32), (between, dtype)):
+        kernel = GraphBuilder(Level.KERNEL)
+        x = kernel.input("x", tuple(given.shape), dtype if given is numbers else FP32)
+        block = GraphBuilder(Level.BLOCK, grid=(1,))
+        cast = block.add("cast", block.iterator(0, kernel.tensor(x), (None,), None), dtype=wanted)
+        graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", cast, omap=(0,))]), [x]))
+        (result,) = executable_for(graph, vectors)(given)
+        assert torch.equal(result.nan_to_num(7.0), given.to(result.dtype).nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("vectors", WIDTHS, ids=lambda vectors: f"{vectors.lanes} lanes")
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16], ids=str)
+def test_ends_of_rows_of_16_bits_leave_what_is_behind_them(vectors: Vectors, dtype: DType) -> None:
+    """Of every length less than two vectors."""
+    torch = pytest.importorskip("torch")
+    kernel, given = GraphBuilder(Level.KERNEL), []
+    bodies: list[Value] = []
+    for size in range(1, 2 * vectors.lanes):
+        given.append(torch.arange(3.0 * size).reshape(3, size).to(getattr(torch, dtype.torch_name)))
+        x = kernel.input(f"x{size}", (3, size), dtype)
+        block = GraphBuilder(Level.BLOCK, grid=(1,))
+        doubled = block.add("mul", block.iterator(0, kernel.tensor(x), (None,), None), block.constant(2.0, dtype))
+        bodies += kernel.graph_defined(block.build([block.add("output_saver", doubled, omap=(0,))]), [x])
+    memory = [torch.full((64 * 3,), 7.0, dtype=each.dtype) for each in given]
+    outputs = [each[: given.numel()].view(given.shape) for each, given in zip(memory, given, strict=True)]
+    results = executable_for(kernel.build(bodies), vectors).into(given, outputs)
+    for each, result, all_of_it in zip(given, results, memory, strict=True):
+        assert result.data_ptr() == all_of_it.data_ptr()
+        assert torch.equal(result, 2 * each)
+        assert (all_of_it[each.numel() :] == 7).all()
 
 
 def test_fp64_kernels_are_refused() -> None:

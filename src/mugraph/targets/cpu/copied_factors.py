@@ -26,7 +26,7 @@ def strips_copied(product: Matmul, right: DType, vectors: Vectors) -> Strips | N
     large = math.prod(shape) * DType.FP32.bytes > _COPIED_BYTES
     if small or large or 1 not in strides or product.target.strides[-1] != 1:
         return None
-    strips = strips_in_panels(product, right, vectors)
+    strips = strips_in_panels(product, right, vectors, copied=True)
     return None if strips is not None and strides[-1] == 1 and not strips.pairs else strips
 
 
@@ -51,20 +51,29 @@ class CopiedVectors(VectorPanels):
     def print_right(self) -> None:
         """Copy the right factor to `right_b`, panel by panel and strip by strip."""
         copy = self.copy_rows if self.product.right.strides[-1] == 1 else self.copy_turned
-        for panel in runs(self.depth, self.panel_rows):
+        for panel, held in self.panels_held():
             with self.loop("k0", panel):
                 for across in runs(self.columns, self.strips.width):
                     with self.loop("j0", across):
                         self.writer.line(f"{self.copied}_t *const to = right_b + {self.columns} * k0 + {panel.size} * j0;")
-                        copy(panel.size, across.size)
+                        copy(held, across.size)
 
     def copy_rows(self, depth: int, columns: int) -> None:
         """A strip from rows whose neighbours lie together."""
-        with self.writer.block(f"for (long k = k0; k < k0 + {depth}; k += {self.steps})"):
-            for run in runs(columns, self.lanes):
-                with self.loop("v", run):
-                    self.writer.line(f"const vec x = {self.row_to_copy(run.size)};")
-                    self.store_copied("(k - k0)", "x", columns, run.size)
+        whole = depth // self.steps * self.steps
+        with self.writer.block(f"for (long k = k0; k < k0 + {whole}; k += {self.steps})"):
+            self.copy_row(columns, self.steps)
+        if whole < depth:
+            with self.writer.block():
+                self.writer.line(f"const long k = k0 + {whole};")
+                self.copy_row(columns, depth - whole)
+
+    def copy_row(self, columns: int, held: int) -> None:
+        """A row of a strip, of so many rows from k on."""
+        for run in runs(columns, self.lanes):
+            with self.loop("v", run):
+                self.writer.line(f"const vec x = {self.row_to_copy(run.size, held)};")
+                self.store_copied("(k - k0)", "x", columns, run.size)
 
     def copy_turned(self, depth: int, columns: int) -> None:
         """A strip from columns whose neighbours lie together: squares of as many columns as lanes are turned."""
@@ -76,7 +85,7 @@ class CopiedVectors(VectorPanels):
                         with self.writer.block(f"for (long lane = 0; lane < {run.size}; ++lane)"):
                             self.writer.line(f"turned[lane] = {self.column_to_copy(along.size)};")
                         self.writer.line("turn(turned);")
-                        with self.writer.block(f"for (long s = 0; s < {along.size // self.steps}; ++s)"):
+                        with self.writer.block(f"for (long s = 0; s < {-(-along.size // self.steps)}; ++s)"):
                             self.store_copied(f"(k + {self.steps} * s)", "turned[s]", columns, run.size)
 
     def store_copied(self, k: str, value: str, columns: int, width: int) -> None:
@@ -84,8 +93,8 @@ class CopiedVectors(VectorPanels):
         place = f"to + {columns} * {k} + {self.steps} * v"
         self.writer.line(f"__builtin_memcpy({place}, &{value}, {DType.FP32.bytes * width});")
 
-    def row_to_copy(self, width: int) -> str:
-        """Columns from v on of the row at k."""
+    def row_to_copy(self, width: int, held: int) -> str:
+        """Columns from v on of the `held` rows from k on."""
         return self.load("b", self.product.right, "k", "j0 + v", width)
 
     def column_to_copy(self, depth: int) -> str:
@@ -96,9 +105,9 @@ class CopiedVectors(VectorPanels):
 class CopiedPairs(CopiedVectors, PairPanels):
     """A copy in pairs of bf16 numbers."""
 
-    def row_to_copy(self, width: int) -> str:
-        rows = (self.load("b", self.product.right, k, "j0 + v", width) for k in ("k", "k + 1"))
-        return f"pair_up({', '.join(rows)})"
+    def row_to_copy(self, width: int, held: int) -> str:
+        rows = [self.load("b", self.product.right, k, "j0 + v", width) for k in ("k", "k + 1")[:held]]
+        return f"pair_up({', '.join([*rows, '(vec){0}'][:2])})"
 
     def column_to_copy(self, depth: int) -> str:
         place = self.address("b", tiles.transposed(self.product.right), "j0 + v + lane", "k0 + k")

@@ -25,9 +25,10 @@ def multiplies_pairs(product: Matmul, right: DType, vectors: Vectors) -> bool:
     return takes_pairs(product, right, vectors) and rows * depth * DType.BF16.bytes <= PACKED_BYTES
 
 
-def takes_pairs(product: Matmul, right: DType, vectors: Vectors) -> bool:
-    """Whether the factors of a product, the right one of which has a type, could be multiplied as pairs of bf16 numbers."""
-    return vectors.bf16_pairs and are_bf16(product, right) and product.left.shape[-1] % 2 == 0
+def takes_pairs(product: Matmul, right: DType, vectors: Vectors, odd: bool = False) -> bool:
+    """Whether the factors of a product, the right one of which has a type, could be multiplied as pairs of bf16 numbers; an `odd`
+    number of these where there are copies, in which a zero may stand beside the last."""
+    return vectors.bf16_pairs and are_bf16(product, right) and (odd or product.left.shape[-1] % 2 == 0)
 
 
 def are_bf16(product: Matmul, right: DType) -> bool:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from mugraph.ir.dtypes import DType
 from mugraph.lower.tile_form import Matmul, Strips
 from mugraph.targets.cpu.pairs import PACKED_BYTES, print_pair_products, print_strip_pairs, takes_pairs
-from mugraph.targets.cpu.products import CACHE_LINE, STRIP_WIDTHS, Bound, Packed, outer_tile, runs
-from mugraph.targets.cpu.source import Vectors
+from mugraph.targets.cpu.products import CACHE_LINE, STRIP_WIDTHS, Bound, Packed, Run, outer_tile, runs
+from mugraph.targets.cpu.source import Vectors, Writer
 
 COPIED_BYTES = 1 << 23
 """Largest left factor that is copied."""
@@ -133,17 +133,18 @@ class Panels(Packed):
                     self.writer.line(f"store_{first}{dtype}({there}, {value}{count});")
 
 
-def strips_in_panels(product: Matmul, right: DType, vectors: Vectors) -> Strips | None:
-    """How the right factor of a product, which is of a type, lies for vectors in panels; None where few rows read it."""
+def strips_in_panels(product: Matmul, right: DType, vectors: Vectors, copied: bool = False) -> Strips | None:
+    """How the right factor of a product, which is of a type, lies for vectors in panels; None where few rows read it. Behind an
+    odd number of rows in pairs one that is `copied` has a row of zeros."""
     rows, depth = product.left.shape[-2:]
-    pairs = takes_pairs(product, right, vectors)
+    pairs = takes_pairs(product, right, vectors, odd=copied)
     left = DType.BF16 if pairs else DType.FP32
     tall, wide = outer_tile(rows, -(-product.right.shape[-1] // vectors.lanes), vectors, STRIP_WIDTHS)
     few = rows <= tall and not (pairs and rows * depth * left.bytes > PACKED_BYTES)
     if few or rows * depth * left.bytes > COPIED_BYTES:
         return None
     panel = _STRIP_BYTES // (left.bytes * wide * vectors.lanes) // 2 * 2
-    return Strips(min(depth, panel), wide * vectors.lanes, pairs)
+    return Strips(min(depth + (depth % 2 if pairs else 0), panel), wide * vectors.lanes, pairs)
 
 
 class VectorPanels(Panels):
@@ -170,13 +171,23 @@ class VectorPanels(Panels):
     def print_left(self) -> None:
         """Row by row of a panel; rows have the same distance in all panels."""
         left, write = self.product.left, self.writer
-        for panel in runs(self.depth, self.panel_rows):
+        for panel, held in self.panels_held():
             with self.loop("k0", panel), write.block(f"for (long i = 0; i < {self.end}; ++i)"):
-                place = f"left_a + {self.high} * k0 + {self.panel_rows} * i + k"
-                for run in runs(panel.size, self.lanes):
+                row = f"left_a + {self.high} * k0 + {self.panel_rows} * i"
+                for run in runs(held, self.lanes):
                     with self.loop("k", run):
                         value = self.load("a", left, "i", "k0 + k", run.size)
-                        write.line(f"store_first_{self.copied}({place}, {value}, {run.size});")
+                        write.line(f"store_first_{self.copied}({row} + k, {value}, {run.size});")
+                if held < panel.size:
+                    write.line(f"({row})[{held}] = 0;")
+
+    def panels_held(self) -> Iterator[tuple[Run, int]]:
+        """Panels, and how many values of k of each the factors have: an odd number of these has zeros behind it in copies."""
+        terms = self.product.left.shape[-1]
+        last = self.depth if terms == self.depth else (terms - 1) // self.panel_rows * self.panel_rows
+        yield from ((panel, panel.size) for panel in runs(last, self.panel_rows))
+        if last < self.depth:
+            yield Run(last, 1, self.depth - last), terms - last
 
     def left_number(self, r: int) -> str:
         return f"spread_{self.copied}({self.left_at(r)})"
@@ -202,6 +213,15 @@ class PairPanels(VectorPanels):
 
     steps = 2
     copied = DType.BF16
+
+    def __init__(self, writer: Writer, product: Matmul, bound: Bound | None = None) -> None:
+        super().__init__(writer, product, bound)
+        self.depth += self.depth % 2
+
+    @property
+    def copies(self) -> bool:
+        """Also where there are zeros behind an odd number of values of k."""
+        return super().copies or self.depth > self.product.left.shape[-1]
 
     def step(self, rows: int, widths: Sequence[int]) -> None:
         print_strip_pairs(self, rows, widths)

@@ -18,6 +18,7 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int ints __attribute__((vector_size(4 * LANES)));
 typedef unsigned bits __attribute__((vector_size(4 * LANES)));
 typedef unsigned short shorts __attribute__((vector_size(2 * LANES)));
+typedef short words __attribute__((vector_size(2 * LANES)));
 typedef unsigned char bytes __attribute__((vector_size(LANES)));
 typedef signed char signed_bytes __attribute__((vector_size(LANES)));
 
@@ -219,8 +220,17 @@ INLINE bytes to_e4m3fn(vec x) { return to_fp8(x, 3, 7, 0x7e, 0); }
 INLINE bytes to_e5m2(vec x) { return to_fp8(x, 2, 15, 0x7b, 1); }
 
 #ifdef __FLT16_MANT_DIG__
+/* GCC converts vectors of fp16 number by number where there are instructions for all. */
+#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
+INLINE vec from_fp16(halfs x) { return __builtin_ia32_vcvtph2ps512_mask((words)x, (vec){0}, 0xffff, 4); }
+INLINE halfs to_fp16(vec x) { return (halfs)__builtin_ia32_vcvtps2ph512_mask(x, 0, (words){0}, 0xffff); }
+#elif LANES == 8 && defined(__F16C__) && !defined(__clang__)
+INLINE vec from_fp16(halfs x) { return __builtin_ia32_vcvtph2ps256((words)x); }
+INLINE halfs to_fp16(vec x) { return (halfs)__builtin_ia32_vcvtps2ph256(x, 0); }
+#else
 INLINE vec from_fp16(halfs x) { return __builtin_convertvector(x, vec); }
 INLINE halfs to_fp16(vec x) { return __builtin_convertvector(x, halfs); }
+#endif
 INLINE float one_fp16(const fp16_t *p) { return (float)*p; }
 #endif
 
@@ -267,14 +277,20 @@ DEFINE_ALL(fp16)
 #define READ_FIRST_vec READ_SOME
 #define WRITE_FIRST_vec WRITE_SOME
 #endif
+#if LANES == 16 && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
+#define READ_FIRST_shorts(x, p, n)                                                                  \
+    (x = (__typeof__(x))__builtin_ia32_loaddquhi256_mask((const short *)(p), (words){0}, (unsigned short)((1u << (n)) - 1)))
+#define WRITE_FIRST_shorts(x, p, n) __builtin_ia32_storedquhi256_mask((short *)(p), (words)x, (unsigned short)((1u << (n)) - 1))
+#else
 #define READ_FIRST_shorts READ_SOME
 #define WRITE_FIRST_shorts WRITE_SOME
+#endif
+#define READ_FIRST_halfs READ_FIRST_shorts
+#define WRITE_FIRST_halfs WRITE_FIRST_shorts
 #define READ_FIRST_bytes READ_SOME
 #define WRITE_FIRST_bytes WRITE_SOME
 #define READ_FIRST_signed_bytes READ_SOME
 #define WRITE_FIRST_signed_bytes WRITE_SOME
-#define READ_FIRST_halfs READ_SOME
-#define WRITE_FIRST_halfs WRITE_SOME
 
 /* Loads and stores: whole vectors, the first n lanes (the others read as 0), lanes `stride` elements apart. */
 #define MEMORY(type, packed)                                                                        \
@@ -349,9 +365,13 @@ INLINE pairs load_pairs(const bf16_t *p)
 }
 INLINE pairs load_first_pairs(const bf16_t *p, const int n)
 {
+#if LANES == 16 && defined(__AVX512BW__) && !defined(__clang__)
+    return __builtin_ia32_loaddquhi512_mask((const short *)p, (pairs){0}, (unsigned)((1ull << n) - 1));
+#else
     pairs x = {0};
     __builtin_memcpy(&x, p, n * sizeof *p);
     return x;
+#endif
 }
 INLINE pairs spread_pair(const bf16_t *p)
 {
