@@ -12,6 +12,7 @@ from mugraph.ir import DType, Graph
 from mugraph.ir.program import Program
 from mugraph.lower import construct
 from mugraph.search import search
+from mugraph.search.partition.lower_bounds import library_seconds
 from mugraph.search.scheduling.product_rates import with_product_rate
 from mugraph.search.tasks import Options
 
@@ -29,6 +30,7 @@ CPU = replace(
     product_efficiency=PRODUCT_EFFICIENCY,
     packed_efficiency=0.95,
     batched_efficiency={DType.FP32: 0.9, DType.BF16: 0.75},
+    library_efficiency={DType.FP16: 0.15},
 )
 """One core of the machine that was measured."""
 COARSE = Options(finer_tier_seconds=0.0)
@@ -98,7 +100,7 @@ def library_product(heads_inside: bool, dtype: DType) -> float:
     shape = (128, 12, 64) if heads_inside else (12, 128, 64)
     order = (1, 0, 2) if heads_inside else (0, 1, 2)
     q, k = (p.input(name, shape, dtype).permute(*order) for name in "qk")
-    found = search(finished(p, q @ k.transpose(-2, -1)), CPU, options=COARSE).candidates
+    found = search(finished(p, q @ k.transpose(-2, -1)), replace(CPU, library_efficiency={}), options=COARSE).candidates
     return min(candidate.cost for candidate in found if has_product(construct(candidate.graph)))
 
 
@@ -113,3 +115,18 @@ def test_large_products_are_left_to_the_library() -> None:
     """Of rows enough, by a weight that is no constant: on that machine the library is the faster."""
     program = product((512, 2048), (2048, 2048), DType.BF16)
     assert has_product(construct(search(program, with_product_rate(program, CPU), options=COARSE).candidates[0].graph))
+
+
+def test_kernels_multiply_what_the_library_multiplies_element_by_element() -> None:
+    """However many rows there are: PyTorch has no instructions for fp16 on that machine, and was predicted at those for fp32."""
+    program = product((512, 2048), (2048, 2048), DType.FP16)
+    assert not has_product(construct(search(program, with_product_rate(program, CPU), options=COARSE).candidates[0].graph))
+    other = replace(CPU, library_efficiency={})
+    assert has_product(construct(search(program, with_product_rate(program, other), options=COARSE).candidates[0].graph))
+
+
+@pytest.mark.parametrize("rows", [1, 128])
+def test_such_products_take_as_long_for_each_row(rows: int) -> None:
+    work = 2.0 * rows * 1024 * 1024
+    seconds = library_seconds(CPU, DType.FP16, rows, 1024, 1024, work, 0.0)
+    assert seconds == pytest.approx(work / (0.15 * CPU.matmul_flops[DType.FP16]) + CPU.launch_seconds)

@@ -104,6 +104,8 @@ class Device:
     batched_efficiency: Mapping[DType, float] = field(default_factory=dict, hash=False)
     """The same of elements of each dtype where right factors are matrices of a batch that each stay in a multiprocessor's cache;
     as all others where that was not measured."""
+    library_efficiency: Mapping[DType, float] = field(default_factory=dict, hash=False)
+    """The same of a library's products of each dtype that it multiplies element by element, for want of instructions."""
     operands_in_place: bool = False
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
     tf32_flops: float | None = None

@@ -58,6 +58,7 @@ def _host_of(cores: int) -> Device:
         last_level_bytes=cache_bytes(_CACHES, 3, memory["l3_bytes_unknown"]),
         packed_efficiency=isa.get("packed_efficiency", PRODUCT_EFFICIENCY),
         batched_efficiency={DType.parse(dtype): share for dtype, share in isa.get("batched_efficiency", {}).items()},
+        library_efficiency={DType.parse(dtype): share for dtype, share in isa.get("library_efficiency", {}).items()},
         operands_in_place=True,
         packs_weights=True,
         scans=True,

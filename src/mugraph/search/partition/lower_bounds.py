@@ -24,7 +24,8 @@ from mugraph.search.scheduling.cost_table import NOT_HIDDEN
 from mugraph.search.work_model import operations
 
 LIBRARY_EFFICIENCY = 0.8
-"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed)."""
+"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed), but for types
+that it multiplies element by element (`Device.library_efficiency`)."""
 
 LIBRARY_FULL_ROWS = 32
 """Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
@@ -49,8 +50,11 @@ def library_iterations(depth: int, device: Device) -> float:
     return 0.0 if device.operands_in_place else math.ceil(depth / LIBRARY_DEPTH) * device.iteration_seconds
 
 
-def library_efficiency(rows: int, columns: int) -> float:
-    """Share of the device's matmul rate that a library reaches on a product of so many rows and columns: less on few."""
+def library_efficiency(device: Device, dtype: DType, rows: int, columns: int) -> float:
+    """Share of the device's matmul rate that a library reaches on a product of so many rows and columns: less on few, unless it
+    multiplies elements of `dtype` one by one."""
+    if dtype in device.library_efficiency:
+        return device.library_efficiency[dtype]
     return LIBRARY_EFFICIENCY * min(1.0, rows / LIBRARY_FULL_ROWS) * min(1.0, columns / LIBRARY_FULL_ROWS)
 
 
@@ -61,7 +65,8 @@ def library_seconds(
     batch), `depth` terms each, `work` operations and `moved` bytes. A CPU's library copies factors of bf16 first whose
     matrices are `scattered`, in so many bytes, among those of the same batch."""
     memory = moved / device.memory_bandwidth
-    compute = work / (library_efficiency(rows, columns) * device.matmul_flops.get(dtype, device.matmul_flops[DType.FP32]))
+    rate = device.matmul_flops.get(dtype, device.matmul_flops[DType.FP32])
+    compute = work / (library_efficiency(device, dtype, rows, columns) * rate)
     slowest, other = max(memory, compute), min(memory, compute)
     copies = device.operands_in_place and dtype is DType.BF16
     copying = 2 * scattered / device.memory_bandwidth if copies else 0.0
@@ -122,7 +127,7 @@ class Roofline:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
         sides = (program.terms[i].axes & product.axes for i in product.inputs)
         rows, columns = (math.prod(program.sizes[axis] for axis in side) for side in sides)
-        return library_efficiency(rows, columns)
+        return library_efficiency(self.device, self.dtype, rows, columns)
 
     def of(self, program: AxisProgram, produces: tuple[int, ...], libraries: bool = False) -> float:
         """The program in one launch; with `libraries`, as if they did its contractions for nothing but the time they take."""
