@@ -11,6 +11,7 @@ import torch
 import mugraph
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend import trace
+from mugraph.frontend.calls import pytree
 from mugraph.frontend.calls.calling import Positional, structure_of
 from mugraph.frontend.calls.pytree import Traced
 
@@ -184,3 +185,32 @@ def test_defaults_of_all_kinds_of_parameters_are_given() -> None:
     assert_agrees(before_others, X, w=3.0)
     assert_agrees(before_others, X, Y, z=3.0)
     assert_agrees(before_others, X, Y, 3.0, X, Y)
+
+
+def test_calls_by_position_need_no_binding_while_default_values_are_those_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled_again(x: torch.Tensor, scale: float = 0.5, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return x * scale if mask is None else x * mask
+
+    def chosen(x: torch.Tensor, scales: list[float] = [2.0]) -> torch.Tensor:  # noqa: B006  # which may change
+        return x * scales[0]
+
+    calls = [trace(each, (X,)) for each in (scaled_again, chosen)]
+    bound: list[object] = []
+    bind = pytree._bind
+
+    def told(fn: Any, *others: Any) -> inspect.BoundArguments:
+        bound.append(fn)
+        return bind(fn, *others)
+
+    monkeypatch.setattr(pytree, "_bind", told)
+    assert [each.flatten((X,), {})[0] is X for each in calls] == [True, True]
+    assert bound == [chosen]
+    with pytest.raises(ShapeMismatch, match="argument x"):
+        calls[0].flatten((X[:1],), {})
+    scaled_again.__defaults__ = (0.25, None)
+    with pytest.raises(InvalidInput, match=r"argument scale was 0\.5 when optimized, not 0\.25"):
+        calls[0].flatten((X,), {})
+    assert chosen.__defaults__ is not None
+    chosen.__defaults__[0][0] = 3.0
+    with pytest.raises(InvalidInput, match="argument scales"):
+        calls[1].flatten((X,), {})

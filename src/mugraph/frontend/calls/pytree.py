@@ -187,6 +187,8 @@ class Arguments:
     """Arguments that the example call gave by position; functions may treat what is named differently."""
     objects: bool = False
     """Whether objects among the arguments are opened."""
+    unchanging: bool = False
+    """Whether all default values are of kinds that nobody can change."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -201,7 +203,9 @@ class Arguments:
         tensors = len(args) <= len(leaves) and all(leaf.is_tensor for leaf in leaves[: len(args)])
         alone = all(isinstance(arg, torch.Tensor) for arg in args) and not any(leaf.is_tensor for leaf in leaves[len(args) :])
         positional = not kwargs and tensors and alone
-        return cls(fn, signature, structure, leaves, positional, _defaults(fn), len(args), has_objects(structure))
+        given = (parameter.default for parameter in signature.parameters.values())
+        unchanging = all(default is inspect.Parameter.empty or isinstance(default, _VALUES) for default in given)
+        return cls(fn, signature, structure, leaves, positional, _defaults(fn), len(args), has_objects(structure), unchanging)
 
     @property
     def tensors(self) -> tuple[ArgumentLeaf, ...]:
@@ -210,10 +214,18 @@ class Arguments:
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The tensors of a call, checked against the example's. Raises ShapeMismatch and InvalidInput naming the argument."""
-        unbound = self.positional and not kwargs and len(args) == len(self.leaves)
-        values = args if unbound else self.placed(args, kwargs)
-        accepted = [leaf.accept(value) for leaf, value in zip(self.leaves, values, strict=True)]
+        if self._needs_no_binding(args, kwargs):
+            return [leaf.accept(value) for leaf, value in zip(self.leaves, args, strict=False)]
+        accepted = [leaf.accept(value) for leaf, value in zip(self.leaves, self.placed(args, kwargs), strict=True)]
         return [value for leaf, value in zip(self.leaves, accepted, strict=True) if leaf.is_tensor]
+
+    def _needs_no_binding(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call has one tensor after the other, as the example had, and its default values, which cannot change."""
+        if kwargs or not self.positional or len(args) != self.count:
+            return False
+        if len(self.leaves) == self.count:
+            return True
+        return self.unchanging and self.has_its_defaults and all(isinstance(arg, torch.Tensor) for arg in args)
 
     def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What stands at each place in a call, defaults included. Raises InvalidInput for a call with other places."""
