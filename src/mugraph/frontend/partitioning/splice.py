@@ -291,6 +291,8 @@ def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 
 def _with_strides(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """The tensor in memory with these strides; along those of 0 it is constant, and there once, as an expanded one is."""
+    if 0 not in strides:  # in few calls of PyTorch: between kernels its code is in no cache
+        return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
     sizes = tuple(min(size, 1) if stride == 0 else size for size, stride in zip(shape, strides, strict=True))
     memory = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
     return memory.copy_(tensor.as_strided(sizes, tensor.stride())).expand(shape)
