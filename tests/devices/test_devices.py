@@ -18,7 +18,15 @@ import torch
 from mugraph.devices import device_for, known_targets
 from mugraph.devices.capability import Architecture, Capability
 from mugraph.devices.device import ReportedGpu, architecture_of
-from mugraph.devices.host import available_cores, cache_bytes, instruction_set, kernel_threads, processor_features, slowdown
+from mugraph.devices.host import (
+    available_cores,
+    cache_bytes,
+    instruction_set,
+    kernel_threads,
+    processor_features,
+    slowdown,
+    slowdown_of_calls,
+)
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir import DType
 
@@ -242,6 +250,9 @@ def test_waits_for_a_core_tell_how_busy_a_machine_is(
     (tmp_path / "schedstat").write_text(scheduled, encoding="utf-8")
     monkeypatch.setattr("mugraph.devices.host._SCHEDULED", tmp_path / "schedstat")
     assert slowdown() == seconds
+    for threads, power in ((1, 1.0), (2, 1.5), (8, 1.5)):
+        monkeypatch.setattr("mugraph.devices.host.kernel_threads", lambda threads=threads: threads)
+        assert slowdown_of_calls() == seconds**power
 
 
 def test_where_the_system_does_not_say_how_busy_it_is_it_is_taken_for_quiet(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,15 +18,17 @@ from mugraph.frontend import record
 from mugraph.frontend.files import load_function
 from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.pieces import cutting, piece_optimizer, whole_or_pieces
-from mugraph.pieces.cutting import _before_calls, _Clock, _seconds_of_a_call, difference, timed_coverage
+from mugraph.pieces.cutting import _before_calls, _beside, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.baselines import BaselineComparison
 from mugraph.selection import whole_programs
 from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.qualification import Qualifier
 from mugraph.selection.whole_programs import OptimizationSettings, Problem, superoptimized
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import ProgressCallback
+from mugraph.support.progress import ProgressCallback, silent
+from mugraph.targets.machine import machine_for
 from pieces.programs import EXAMPLES, Example, Layer
 
 EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "decoder_layer.py"
@@ -110,7 +113,7 @@ def test_kernels_that_give_something_else_are_not_used(monkeypatch: pytest.Monke
         first, *others = outputs(self, inputs)
         return (first + 1e-2, *others)
 
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.Optimizer._objection", lambda *args: "")
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.why_not_faster", lambda *duel: "")
     monkeypatch.setattr(Partitioned, "outputs", wrong)
     example = EXAMPLES["logcumsumexp"]
     inputs = example.inputs()
@@ -123,7 +126,7 @@ def test_kernels_that_give_something_else_are_not_used(monkeypatch: pytest.Monke
 
 
 def test_the_measured_coverage_has_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.Optimizer._objection", lambda *args: "")
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.why_not_faster", lambda *duel: "")
     monkeypatch.setattr("mugraph.runtime.benchmarking.Duel.clear", True)
     example = EXAMPLES["layer"]
     with torch.no_grad():
@@ -451,8 +454,47 @@ def test_programs_leave_time_for_calls_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, slowdown: float, call: float, seconds: float
 ) -> None:
     monkeypatch.setattr("mugraph.pieces.cutting.slowdown", lambda: slowdown)
+    monkeypatch.setattr("mugraph.pieces.cutting.slowdown_of_calls", lambda: slowdown)
     assert _before_calls(Deadline(60.0), call).remaining == pytest.approx(seconds, abs=0.1)
     assert _before_calls(Deadline(None), call).remaining is None
+
+
+@pytest.mark.parametrize(
+    ("left", "predicted", "taken", "called"),
+    [(100.0, 1.0, 5.0, True), (100.0, 1.0, 60.0, False), (8.0, 1.0, 0.0, False), (0.0, 0.01, 0.1, True)],
+    ids=["there is time", "calls took longer than predicted", "there is none", "calls that take next to nothing"],
+)
+def test_whole_calls_that_would_end_late_are_not_begun(
+    monkeypatch: pytest.MonkeyPatch, left: float, predicted: float, taken: float, called: bool
+) -> None:
+    """Nine calls take that long at the least, of which three are looked at for what they give."""
+    example, now = EXAMPLES["logcumsumexp"], [0.0]
+    inputs = example.inputs()
+    opt = optimized(example, inputs)
+    monkeypatch.setattr("mugraph.support.deadline.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(cutting, "slowdown", lambda: 1.0)
+    looked_at, timed = list[float](), list[float]()
+
+    def difference(*calls: object, **settings: object) -> str:
+        looked_at.append(now[0])
+        now[0] += taken
+        return ""
+
+    def beside(*calls: object, **settings: object) -> BaselineComparison:
+        timed.append(now[0])
+        return BaselineComparison({})
+
+    monkeypatch.setattr(cutting, "difference", difference)
+    monkeypatch.setattr(cutting.OwnCall, "beside", beside)
+    deadline, settings = Deadline(left, started=0.0), OptimizationSettings(cache="off")
+    answer = _beside(opt, example.function, inputs, machine_for("cpu"), settings, deadline, silent, predicted)
+    assert looked_at == ([0.0] if called or taken else [])
+    assert timed == ([taken] if called else [])
+    assert not answer.report.found
+    assert answer.own is example.function
+    assert answer.report.coverage is not None
+    reason = answer.report.coverage.left[0].reason
+    assert ("are not clearly faster" if called else "the time ran out before calls with kernels were compared") in reason
 
 
 def test_what_a_call_takes_is_predicted_by_what_it_computes_and_moves() -> None:

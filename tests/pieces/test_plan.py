@@ -51,6 +51,8 @@ def after_a_chain(q: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares of a budget are those of a machine with nothing else to do."""
     monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 1.0)
+    for module in ("library_ways", "piece_optimizer", "products_apart"):
+        monkeypatch.setattr(f"mugraph.pieces.{module}.slowdown_of_calls", lambda: 1.0)
 
 
 def recorded(function: Callable[..., object] = decode) -> fx.GraphModule:
@@ -260,18 +262,72 @@ def test_what_there_was_no_time_for_is_begun_when_there_is(monkeypatch: pytest.M
     assert not any(outcome.ran_out for outcome in found)
 
 
-def test_what_there_was_no_time_to_compare_is_compared_for_a_graph_with_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    duels = iter([None, Duel(rounds=20, won=20, speedup=2.0)])
+SQUARES = (lambda x: (x * x).sum(-1), (torch.randn(4, 8),))
+
+
+@pytest.mark.parametrize(
+    ("hurried", "why"),
+    [
+        (None, "the time ran out before its kernels were compared"),
+        (Duel(2, 2, 1.37, cut_short=True), "before it was clear whether its kernels are faster than torch (1.37x in 2 rounds)"),
+    ],
+    ids=["not compared", "in two rounds"],
+)
+def test_what_there_was_too_little_time_to_compare_is_compared_for_another_graph(
+    monkeypatch: pytest.MonkeyPatch, hurried: Duel | None, why: str
+) -> None:
+    """Without a second search."""
+    duels = iter([hurried, Duel(rounds=20, won=20, speedup=1.37)])
     monkeypatch.setattr(Optimizer, "duel", lambda *_: next(duels))
-    pieces = partition(recorded_graph(record(lambda x: (x * x).sum(-1), (torch.randn(4, 8),))).module.graph).pieces
-    optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
-    (hurried,) = optimizer.outcomes(pieces, {}, Deadline(60.0))
-    assert hurried.uncompared
-    assert not hurried.runs
-    assert not hurried.ran_out, "its muGraph was found"
-    assert optimizer.outcomes(pieces, {}, Deadline(60.0)) == [hurried], "with as much time"
-    (compared,) = optimizer.outcomes(pieces, {}, Deadline(120.0))
+    pieces = partition(recorded_graph(record(*SQUARES)).module.graph).pieces
+    optimizer, until = Optimizer(PieceOptions(cache="off", seed=3, pack=False)), Deadline(60.0)
+    (before,) = optimizer.outcomes(pieces, {}, until)
+    assert before.uncompared
+    assert not before.runs
+    assert not before.ran_out, "its muGraph was found"
+    assert why in before.reason
+    assert optimizer.outcomes(pieces, {}, Deadline(30.0), until=until) == [before], "of the same graph"
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", None)
+    (compared,) = optimizer.outcomes(pieces, {}, Deadline(60.0))
     assert compared.runs
+    assert compared.result is before.result
+
+
+def test_what_lost_in_few_rounds_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Optimizer, "duel", lambda *_: Duel(2, 0, 0.8, cut_short=True))
+    pieces = partition(recorded_graph(record(*SQUARES)).module.graph).pieces
+    (lost,) = Optimizer(PieceOptions(cache="off", seed=3, pack=False)).outcomes(pieces, {}, Deadline(60.0))
+    assert not lost.wants_time
+    assert "not clearly faster than torch (0.80x)" in lost.reason
+
+
+@pytest.mark.parametrize(
+    ("stage", "graph", "kept", "budget"),
+    [(60.0, 60.0, 4.0, 56.0), (60.0, 60.0, 100.0, 45.0), (10.0, 60.0, 4.0, 10.0), (59.0, 60.0, 4.0, 56.0)],
+    ids=["the last piece", "at most a quarter", "there is enough", "nearly the last"],
+)
+def test_time_is_kept_for_the_duel_of_a_piece(stage: float, graph: float, kept: float, budget: float) -> None:
+    share = Share.of(Deadline(stage), 1.0, Deadline(graph), kept)
+    assert share.budget == pytest.approx(budget, abs=0.1)
+    assert share.enough == pytest.approx(budget, abs=0.1)
+    assert share.until.remaining == pytest.approx(graph, abs=0.1)
+
+
+def test_what_is_kept_for_a_duel_is_what_calls_are_predicted_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 2.0)
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown_of_calls", lambda: 2.0)
+    asked: list[float] = []
+
+    def superoptimized(*program: object, budget: float, **settings: object) -> None:
+        asked.append(budget)
+        raise UnsupportedOperator("nothing")
+
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
+    (piece,) = partition(recorded_graph(record(*SQUARES)).module.graph).pieces
+    for call, options in ((0.0, {}), (0.25, {}), (0.25, {"keep": "all"}), (0.25, {"profile": False})):
+        monkeypatch.setattr("mugraph.pieces.piece_optimizer.seconds_of_calls", lambda *_, call=call: call)
+        Optimizer(PieceOptions(cache="off", pack=False, **options)).outcomes([piece], {}, Deadline(60.0))
+    assert asked == [pytest.approx(seconds, abs=0.5) for seconds in (58.0, 52.0, 60.0, 60.0)]
 
 
 def test_a_piece_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,16 +400,17 @@ def on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"mugraph.pieces.{module}.device_for", lambda target: small)
 
 
-def apart_of(rows: int, seconds: tuple[float, float], monkeypatch: pytest.MonkeyPatch, **options: object) -> ProductsApart:
+def apart_of(
+    rows: int, seconds: tuple[float, float], monkeypatch: pytest.MonkeyPatch, budget: float = 60.0, **options: object
+) -> ProductsApart:
     """The products that are in no program, where PyTorch and the library take so many times what is predicted."""
     on_a_small_machine(monkeypatch)
-    monkeypatch.setattr("mugraph.pieces.products_apart.slowdown", lambda: 1.0)
     monkeypatch.setattr("mugraph.pieces.products_apart.seconds_of_calls", lambda nodes, device: 1.0)
     monkeypatch.setattr("mugraph.pieces.library_ways._measured", lambda kernel, deadline: seconds)
     graph = recorded_graph(record(Bent(), (torch.ones(rows, 8192),))).module.graph
     whole, layers = partition(graph), linear_layers(graph.nodes, "cpu")
     optimizer = Optimizer(PieceOptions(cache="off", **options))  # type: ignore[arg-type]
-    apart = ProductsApart.of(large_layers(layers, whole.pieces, optimizer), optimizer, Deadline(60.0))
+    apart = ProductsApart.of(large_layers(layers, whole.pieces, optimizer), optimizer, Deadline(budget))
     assert {layer.product for layer in apart.library} | apart.by_torch <= {layer.product for layer in layers}
     return apart
 
@@ -375,6 +432,12 @@ def test_large_products_that_kernels_would_not_make_faster_are_in_no_program(
     assert (len(apart.library), len(apart.by_torch)) == {"library": (1, 0), "torch": (0, 1), "program": (0, 0)}[where]
     refused = apart.within(())
     assert (len(refused.library), len(refused.by_torch)) == (0, len(apart.library) + len(apart.by_torch))
+
+
+def test_large_products_that_there_is_no_time_to_time_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program with one takes longer than its calls do."""
+    apart = apart_of(1024, (4.0, 3.0), monkeypatch, budget=0.0)
+    assert (len(apart.library), len(apart.by_torch)) == (0, 1)
 
 
 @pytest.mark.parametrize("options", [{"profile": False}, {"keep": "all"}, {"pack": False}], ids=str)

@@ -224,6 +224,14 @@ def test_rounds_end_before_the_limit(clock: Clock) -> None:
     assert not duel(clock.taking(itertools.repeat(1.0)), clock.taking(itertools.repeat(1.0)), limit=1e9).cut_short
 
 
+@pytest.mark.parametrize(
+    ("theirs", "limit", "undecided"), [(1.05, 9.0, True), (1.05, 1e9, False), (1.0, 9.0, False), (3.0, 9.0, False)]
+)
+def test_who_leads_when_time_is_over_may_still_win(clock: Clock, theirs: float, limit: float, undecided: bool) -> None:
+    outcome = duel(clock.taking(itertools.repeat(1.0)), clock.taking(itertools.repeat(theirs)), limit=limit)
+    assert outcome.undecided is undecided
+
+
 @pytest.mark.parametrize(("slowdown", "rounds"), [(1.0, 5), (4.0, 20), (1e3, 30)])
 def test_duels_have_as_many_rounds_on_a_busy_machine(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, slowdown: float, rounds: int

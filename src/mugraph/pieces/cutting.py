@@ -21,7 +21,7 @@ from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from mugraph.devices import device_for
-from mugraph.devices.host import slowdown
+from mugraph.devices.host import slowdown, slowdown_of_calls
 from mugraph.devices.targets import target_row
 from mugraph.errors import MugraphError
 from mugraph.frontend.calls.calling import arguments_of
@@ -37,6 +37,7 @@ from mugraph.pieces.data import CutGraph
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer
 from mugraph.pieces.piece_options import PieceOptions
+from mugraph.pieces.piece_outcomes import out_of_time
 from mugraph.pieces.plan import plans
 from mugraph.pieces.predicted_cost import seconds_of_calls
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
@@ -60,6 +61,11 @@ _CALLS_SECONDS, _CALLS, _CALLS_SHARE = 3.0, 18, 0.3
 """Seconds of a quiet machine for calls of the whole and the function, for how many there is time at least (three or four to see
 that both agree, two to four that warm them up, ten of five rounds, one of each part), and the largest part of the budget for
 them."""
+_LOOKED_AT, _TIMED = 3, 6
+"""Calls in which both are looked at for what they give, and in which they are timed then, at the least: one of the function, one
+of each that warms it up, a round, one part by part."""
+_BEYOND_SECONDS = 1.0
+"""For so long calls may be made when the time is over; what needs longer is not begun."""
 _LONG_SECONDS = 0.2
 """A call that takes longer is not repeated without need."""
 
@@ -100,13 +106,14 @@ def superoptimized_in_pieces(
         why = f"which is none as a whole: {str(whole).split(';')[0]}"
     compares = settings.profile and here
     known = {form_of(each.program): each.graph for each in like}
+    call_seconds = _seconds_of_a_call(recorded, settings.target)
     choices = [
         CutGraph(recorded, plan)
         for plan in plans(
             recorded.module,
             recorded.device,
             optimizer,
-            _before_calls(deadline, _seconds_of_a_call(recorded, settings.target)) if compares else deadline,
+            _before_calls(deadline, call_seconds) if compares else deadline,
             known,
             why=f" in the function, {why}",
             written=recorded.written,
@@ -116,15 +123,13 @@ def superoptimized_in_pieces(
     results = [Partitioned(each, _covered(report, each), settings.target) for each in choices]
     if not compares:
         return results[0]
-    return _beside(_fastest(results, example_inputs), call.fn, example_inputs, machine, settings, deadline, tell)
+    result = _fastest(results, example_inputs)
+    return _beside(result, call.fn, example_inputs, machine, settings, deadline, tell, call_seconds)
 
 
 def _before_calls(deadline: Deadline, seconds: float) -> Deadline:
     """The deadline of the programs, which leaves time for calls of the whole, of so many predicted seconds each."""
-    left = deadline.remaining
-    if left is None:
-        return deadline
-    return Deadline(left - min(max(_CALLS_SECONDS, _CALLS * seconds) * slowdown(), _CALLS_SHARE * left))
+    return deadline.leaving(max(_CALLS_SECONDS * slowdown(), _CALLS * seconds * slowdown_of_calls()), _CALLS_SHARE)
 
 
 def _seconds_of_a_call(recorded: RecordedGraph, target: str) -> float:
@@ -163,26 +168,42 @@ def _beside(
     settings: OptimizationSettings,
     deadline: Deadline,
     tell: ProgressCallback,
+    call_seconds: float,
 ) -> Partitioned:
-    """The result after calls of it and of the function were compared and timed, which calls the function where that is best."""
+    """The result after calls of it and of the function were compared and timed, which calls the function where that is best, or
+    where there is no time for calls that are predicted to take so many seconds on a quiet machine."""
     if not result.pieces and not result.cut.partition.library and not result.cut.plan.others:
         return with_report(result, fn, found=False, total_seconds=deadline.elapsed)
+
+    def refused(reason: str) -> Partitioned:
+        return with_report(result, fn, found=False, coverage=_all_left(result, reason), total_seconds=deadline.elapsed)
+
+    late = out_of_time("calls with kernels were compared with the function's own")
+    if not _may_begin(deadline, (_LOOKED_AT + _TIMED) * call_seconds * slowdown()):
+        return refused(late)
     args, kwargs = _copies(arguments_of(example_inputs))
     with _unchanged(_written(result, args, kwargs)) as again:
         tell(Event("compare", "what the result returns, and the function", deadline.elapsed))
+        begun = deadline.elapsed
         why = difference(result, fn, args, kwargs, alike=_is_alike_again(result))
         if why:
-            coverage = _all_left(result, f"kernels give something else than the function: {why}")
-            return with_report(result, fn, found=False, coverage=coverage, total_seconds=deadline.elapsed)
+            return refused(f"kernels give something else than the function: {why}")
+        if not _may_begin(deadline, _TIMED / _LOOKED_AT * (deadline.elapsed - begun)):
+            return refused(late)
         tell(Event("compare", "calls of the result and of the function", deadline.elapsed))
         own = OwnCall(again(fn), args, kwargs)
-        comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines, kept=True)
+        comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines)
         clear = EAGER in comparison.duels and comparison.duels[EAGER].clear
         slower = "calls with kernels are not clearly faster than the function"
         coverage = timed_coverage(result, args, kwargs, deadline) if clear else _all_left(result, slower)
     seconds = comparison.baselines.get(EAGER)
     changes = {"found": clear, "comparison": comparison, "original_latency": seconds, "total_seconds": deadline.elapsed}
     return with_report(result, None if clear else fn, coverage=coverage, **changes)
+
+
+def _may_begin(deadline: Deadline, seconds: float) -> bool:
+    """Whether calls that take so many seconds end in time, or not long after."""
+    return seconds <= _BEYOND_SECONDS or deadline.allows(seconds)
 
 
 def _is_alike_again(result: Partitioned) -> bool:

@@ -24,7 +24,7 @@ from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
-from mugraph.pieces.piece_outcomes import NOT_COMPARED, PieceOutcome
+from mugraph.pieces.piece_outcomes import PieceOutcome, why_not_faster
 from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONGEST
@@ -205,9 +205,7 @@ class Joiner:
         except Exception as error:  # there is what runs without it
             _log.warning("comparing a piece with smaller ones failed; please report this", exc_info=True)
             return f"{type(error).__name__}: {error}"
-        if found is None:
-            return NOT_COMPARED
-        return "" if found.clear else f"its kernels are not clearly faster than what they would replace ({found.speedup:.2f}x)"
+        return why_not_faster(found, "what they would replace")
 
     def _refuse(self, lost: Mapping[Piece, str]) -> None:
         for piece, why in lost.items():

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.devices import device_for
+from mugraph.devices import Device, device_for
+from mugraph.devices.host import slowdown_of_calls
 from mugraph.frontend.operators.torch_casts import tensor_of
 from mugraph.frontend.partitioning.library import LibraryKernel, is_constant, linear_layers
 from mugraph.frontend.partitioning.partition import Left, Partition, Piece
@@ -23,6 +24,7 @@ from mugraph.pieces.example_tensors import examples, memory_reused, recorded_siz
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way
 from mugraph.pieces.packed_weights import packed
+from mugraph.pieces.predicted_cost import seconds_of_calls
 from mugraph.runtime.benchmarking import in_turns, still_counts, while_serving
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
@@ -34,8 +36,8 @@ _SECONDS, _ROUNDS = 0.1, 5
 """After so long no further round of calls of one library kernel starts; and the most rounds."""
 _SHARE = 0.25
 """The part of the budget that goes into timing library kernels of one sort."""
-_RATE, _CALLS = 1 << 38, 6
-"""Multiplications a second that a core hardly exceeds, and calls in which a linear layer is timed at the least."""
+_CALLS = 6
+"""Those in which a linear layer is timed at the least: of each side two that warm it up, and one."""
 _FASTER = 1.05
 """So many times as fast as PyTorch's calls the kernel of a linear layer is taken: more than the noise of a few rounds."""
 _NOT_SLOWER = 1.1
@@ -49,8 +51,8 @@ class Library:
 
     def __init__(self, target: str, store: Store, serving: bool = False) -> None:
         """`serving` says that a model is served while kernels are timed."""
-        self._store, self._serving = store, serving
-        self._here = (repr(device_for(target)), torch.__version__, str(torch.get_num_threads()))
+        self._store, self._serving, self._device = store, serving, device_for(target)
+        self._here = (repr(self._device), torch.__version__, str(torch.get_num_threads()))
         self._times: dict[str, _Times] = {}
 
     def layouts(self, kernel: LibraryKernel, deadline: Deadline) -> tuple[Layout, ...] | None:
@@ -81,12 +83,17 @@ class Library:
         _announce("linear layer", kernels, deadline, tell)
         until = Deadline(deadline.share(_SHARE))
         ordered = sorted(kernels, key=_products, reverse=True)
-        timed = {kernel: self.is_faster(kernel, until if _fits(kernel, until) else Deadline(0.0)) for kernel in ordered}
+        timed = {kernel: self.is_faster(kernel, until) for kernel in ordered}
         return tuple(kernel for kernel in kernels if timed[kernel])
 
     def _timed(self, kernel: LibraryKernel, deadline: Deadline) -> _Times | None:
-        """Seconds of a kernel and of PyTorch's calls, now or in an earlier call; None where the deadline has passed before."""
-        return self._known(str(_kind(kernel)), functools.partial(_measured, kernel), deadline)
+        """Seconds of a kernel and of PyTorch's calls, now or in an earlier call; None where there is no time for that."""
+        return self._known(
+            str(_kind(kernel)),
+            functools.partial(_measured, kernel),
+            deadline,
+            functools.partial(_seconds_of_timing, kernel, self._device),
+        )
 
     def faster_ways(self, ways: Mapping[fx.Node, Way], deadline: Deadline) -> dict[fx.Node, Way]:
         """The calls that PyTorch answers faster in another way, with that way, as far as there is time to see."""
@@ -97,15 +104,18 @@ class Library:
         }
         return {node: ways[node] for node, known in times.items() if known is not None and known[1] * _FASTER < known[0]}
 
-    def _known(self, kind: str, measure: Callable[[Deadline], _Times], deadline: Deadline) -> _Times | None:
-        """Seconds of one kind, as measured now or in an earlier call; None where the deadline has passed before."""
+    def _known(
+        self, kind: str, measure: Callable[[Deadline], _Times], deadline: Deadline, needed: Callable[[], float] = lambda: 0.0
+    ) -> _Times | None:
+        """Seconds of one kind, as measured now or in an earlier call; None where the deadline has passed before, or allows less
+        than the seconds that are `needed`."""
         key = digest_of(kind, *self._here)
         if key not in self._times:
             with suppress(KeyError, TypeError, ValueError):  # a document that is none: it is measured again
                 record = self._store.get(KIND, key)
                 if record is not None and still_counts(record, self._serving):
                     self._times[key] = tuple(float(seconds) for seconds in record["seconds"])
-        if key not in self._times and not deadline.passed:
+        if key not in self._times and not deadline.passed and deadline.allows(needed()):
             self._times[key] = measure(deadline)
             self._store.put(KIND, key, while_serving({"seconds": list(self._times[key])}, self._serving))
         return self._times.get(key)
@@ -189,9 +199,9 @@ def _products(layer: LibraryKernel) -> int:
     return math.prod(recorded_sizes(layer.product.meta["val"].shape)) * recorded_sizes(layer.source.meta["val"].shape)[-1]
 
 
-def _fits(layer: LibraryKernel, deadline: Deadline) -> bool:
-    """Whether a linear layer may be timed by then, on a machine with nothing else to do."""
-    return deadline.allows(_CALLS * _products(layer) / (_RATE * torch.get_num_threads()))
+def _seconds_of_timing(kernel: LibraryKernel, device: Device) -> float:
+    """What timing a linear layer takes at the least on this machine, as busy as it is, as its product is predicted."""
+    return 0.0 if kernel.geometry is not None else _CALLS * seconds_of_calls([kernel.product], device) * slowdown_of_calls()
 
 
 def _layouts(kernel: LibraryKernel) -> list[Layout]:

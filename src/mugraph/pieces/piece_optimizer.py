@@ -18,7 +18,7 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices import Device, device_for
-from mugraph.devices.host import slowdown
+from mugraph.devices.host import slowdown, slowdown_of_calls
 from mugraph.devices.targets import target_row
 from mugraph.errors import LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.operators.torch_casts import tensor_of
@@ -31,7 +31,7 @@ from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.kept_joins import KeptJoins
 from mugraph.pieces.library_ways import Library, layers_of, weights_of, with_packed_weights
 from mugraph.pieces.piece_options import PieceOptions
-from mugraph.pieces.piece_outcomes import NOT_COMPARED, PieceOutcome, out_of_time, why_nothing
+from mugraph.pieces.piece_outcomes import PieceOutcome, out_of_time, why_not_faster, why_nothing
 from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
@@ -67,6 +67,10 @@ _RIVAL = "PyTorch's calls"
 _DUEL_CALLS = 4
 """Calls of kernels that a duel takes at least, PyTorch's being about as long: each side is warm before it is timed."""
 
+_COMPARED_SECONDS, _COMPARED_CALLS, _COMPARED_SHARE = 1.0, 16, 0.25
+"""Seconds of a quiet machine that are kept for a duel of a piece, for how many of PyTorch's calls there is time at least (three
+of each side that warm it up, five rounds), and the largest part of what is left of the time for its graph."""
+
 _LITTLE = 0.02
 """Pieces of which so small a part is predicted to be saved at best, as large products beside a sum, come behind the others."""
 
@@ -88,13 +92,16 @@ class Share:
     """Of everything that is done about their graph: what was found of one is compared with PyTorch's calls by then."""
 
     @classmethod
-    def of(cls, deadline: Deadline, fraction: float, until: Deadline | None = None) -> Share:
+    def of(cls, deadline: Deadline, fraction: float, until: Deadline | None = None, kept: float = 0.0) -> Share:
         """That part of what is left, or as much as most pieces need: some have kernels then, and not none. It is compared `until`
-        another deadline, or the same."""
+        another deadline, or the same, of which so many seconds are `kept` for that."""
         fair, remaining = deadline.share(fraction), deadline.remaining
         if fair is None or remaining is None:
             return cls(None, None)
-        return cls(max(fair, min(remaining, _least_seconds())), fair, deadline if until is None else until)
+        until = deadline if until is None else until
+        before = until.leaving(kept, _COMPARED_SHARE).remaining
+        most = remaining if before is None else min(remaining, before)
+        return cls(min(max(fair, _least_seconds()), most), min(fair, most), until)
 
     def exceeds(self, before: Share) -> bool:
         """Whether it is so much more than was given before that it may find what that did not."""
@@ -214,15 +221,16 @@ class Optimizer:
         unknown = self._in_order({key: distinct[key] for key in distinct if key not in self._outcomes}, by_bytes, deadline)
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
             left = sum(_size(distinct[other]) for other in unknown[number:])
-            self._try(key, distinct[key], Share.of(deadline, _size(distinct[key]) / left, until), graphs)
+            share = Share.of(deadline, _size(distinct[key]) / left, until, self._seconds_of_duel(distinct[key]))
+            self._try(key, distinct[key], share, graphs)
             if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
                 decided({piece: outcome for piece, outcome in known if outcome is not None})
         needy = [key for key in distinct if self._outcomes[key].wants_time and not once]
         needy.sort(key=by_bytes)
         while needy:
-            more = Share.of(deadline, 1 / len(needy), until)
-            if more.exceeds(self._shares[needy[0]]):
+            more = Share.of(deadline, 1 / len(needy), until, self._seconds_of_duel(distinct[needy[0]]))
+            if self._may_tell_more(needy[0], more):
                 self._try(needy[0], distinct[needy[0]], more, graphs, again=True)
                 needy.pop(0)
             else:
@@ -267,8 +275,16 @@ class Optimizer:
             with _disable_current_modes():  # Dynamo's, under which tensors have no data
                 self._outcomes[key] = self._tried(piece, share.budget, graphs, tried)
 
+    def _may_tell_more(self, key: str, share: Share) -> bool:
+        """Whether a piece that wants time has more in a share than it had: to be compared, that of another graph."""
+        before = self._shares[key]
+        return share.until is not before.until if self._outcomes[key].uncompared else share.exceeds(before)
+
     def _tried(self, piece: Piece, budget: float | None, graphs: _Known, again: bool) -> PieceOutcome:
         try:
+            known = self._outcomes.get(self.key(piece))
+            if known is not None and known.uncompared and known.result is not None:
+                return self._compared(piece, known.result)
             refused = self._refused
             if refused is not None and _nameless(piece.program) == _nameless(refused.program):
                 return PieceOutcome(None, why_nothing(refused.report, len(refused.candidates)))
@@ -279,7 +295,7 @@ class Optimizer:
                 if self._waited_for:  # who presses Ctrl-C while a model compiles wants his program to end
                     raise KeyboardInterrupt
                 self.interrupted = True
-            return PieceOutcome(result, self._objection(piece, result))
+            return self._compared(piece, result)
         except Exception as error:  # one piece's failure is no reason to lose the others
             if self.options.strict:
                 raise
@@ -327,24 +343,31 @@ class Optimizer:
         """What a piece was given when it was tried last; no limit where it was not."""
         return self._shares.get(self.key(piece), Share(None, None))
 
-    def _objection(self, piece: Piece, result: Superoptimized) -> str:
-        """Why torch runs the piece all the same."""
+    def _compared(self, piece: Piece, result: Superoptimized) -> PieceOutcome:
+        """What becomes of a piece of which a result was found: torch runs it all the same where that is not slower."""
         if not result.found:
-            return why_nothing(result.report, len(result.candidates))
+            return PieceOutcome(result, why_nothing(result.report, len(result.candidates)))
         if self.options.keep == "all" or not self.options.profile:
-            return ""
+            return PieceOutcome(result)
         if not result.executable.machine.available:
             cost = result.best.cost
-            return "" if cost is None else not_predicted_to_pay(piece, cost, device_for(self.options.target))
+            return PieceOutcome(
+                result, "" if cost is None else not_predicted_to_pay(piece, cost, device_for(self.options.target))
+            )
         until = self._share_of(piece).until
         layers = self._layers_of(piece, until)
-        outcome = self.duel(
+        found = self.duel(
             piece, result, lambda: with_packed_weights(piece, layers) if layers else as_torch(piece), str(len(layers)), until
         )
-        if outcome is None:
-            return NOT_COMPARED
-        library = " with packed weights" if layers else ""
-        return "" if outcome.clear else f"its kernels are not clearly faster than torch{library} ({outcome.speedup:.2f}x)"
+        reason = why_not_faster(found, "torch with packed weights" if layers else "torch")
+        return PieceOutcome(result, reason, uncompared=found is None or found.undecided)
+
+    def _seconds_of_duel(self, piece: Piece) -> float:
+        """What comparing kernels of a piece with PyTorch's calls takes on this machine, as busy as it is, by prediction."""
+        if not self.measures:
+            return 0.0
+        calls = _COMPARED_CALLS * seconds_of_calls(piece.nodes, device_for(self.options.target))
+        return max(_COMPARED_SECONDS * slowdown(), calls * slowdown_of_calls())
 
     def _seconds_of_torch(self, piece: Piece) -> float:
         """Seconds of a call of a piece as PyTorch makes it by default, of a few."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
+from mugraph.runtime.benchmarking import Duel
 
 
 def out_of_time(until: str) -> str:
@@ -13,7 +14,18 @@ def out_of_time(until: str) -> str:
     return f"the time ran out before {until}; a larger budget may find kernels"
 
 
-NOT_COMPARED = out_of_time("its kernels were compared with what they would replace")
+def why_not_faster(found: Duel | None, rival: str) -> str:
+    """Why kernels that were timed beside a `rival` do not run, or were not for want of time (None); "" where they are clearly
+    faster."""
+    if found is None:
+        return out_of_time("its kernels were compared with what they would replace")
+    if found.clear:
+        return ""
+    times = f"{found.speedup:.2f}x"
+    if found.undecided:
+        rounds = f"{found.rounds} round{'s' * (found.rounds != 1)}"
+        return f"the time ran out before it was clear whether its kernels are faster than {rival} ({times} in {rounds})"
+    return f"its kernels are not clearly faster than {rival} ({times})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +36,8 @@ class PieceOutcome:
     reason: str = ""
     late: bool = False
     """Whether there was no time at all for it."""
+    uncompared: bool = False
+    """Whether there are kernels, and too little time was left to see whether they are faster than PyTorch's calls."""
 
     @property
     def runs(self) -> bool:
@@ -40,11 +54,6 @@ class PieceOutcome:
             and not result.report.recalled
             and ran_out(result.report, len(result.candidates))
         )
-
-    @property
-    def uncompared(self) -> bool:
-        """Whether there are kernels, and no time was left to compare them with PyTorch's calls."""
-        return self.result is not None and self.reason == NOT_COMPARED
 
     @property
     def wants_time(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from mugraph.devices import device_for
-from mugraph.devices.host import slowdown
+from mugraph.devices.host import slowdown_of_calls
 from mugraph.frontend.partitioning.library import LibraryKernel
 from mugraph.frontend.partitioning.partition import Piece
 from mugraph.pieces.piece_optimizer import Optimizer
@@ -43,7 +43,8 @@ class ProductsApart:
 
     @classmethod
     def of(cls, large: Sequence[LibraryKernel], optimizer: Optimizer, deadline: Deadline) -> ProductsApart:
-        """Those of some large layers (see `large_layers`), as they are timed here."""
+        """Those of some large layers (see `large_layers`), as they are timed here, and those that there is no time to time: their
+        programs would have none either."""
         library = optimizer.library
         if library is None or not large:
             return cls()
@@ -51,7 +52,7 @@ class ProductsApart:
         device, as_fast = device_for(optimizer.options.target), []
         for layer in large:
             seconds, needed = library.known_seconds(layer), seconds_of_calls([layer.product], device)
-            if seconds is not None and min(seconds) <= _NEAR * needed * slowdown():
+            if seconds is None or min(seconds) <= _NEAR * needed * slowdown_of_calls():
                 as_fast.append(layer)
         packed = tuple(layer for layer in as_fast if layer in faster)
         return cls(packed, frozenset(layer.product for layer in as_fast if layer not in packed))

@@ -136,6 +136,16 @@ class Duel:
             return self.won == self.rounds and self.speedup >= (_OBVIOUS_AT_LENGTH if at_length else _OBVIOUS)
         return self.speedup > 1 and self.won - self.rounds / 2 > math.sqrt(self.rounds)  # two deviations of a fair coin
 
+    @property
+    def leads(self) -> bool:
+        """Whether the challenger is the faster, but not clearly so: more rounds may tell."""
+        return self.speedup > 1 and not self.clear
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a limit ended the rounds while the challenger led."""
+        return self.cut_short and self.leads
+
     def to_json(self) -> dict[str, Any]:
         """The duel as JSON values, without whether it was cut short: what was is not kept."""
         values = asdict(self)
@@ -168,10 +178,7 @@ def duel(
 
 def first_leads(times: Sequence[Sequence[float]]) -> bool:
     """Whether the first of some sides, seconds of a call in each round, is faster than the second one but not clearly so."""
-    if len(times) < 2:
-        return False
-    outcome = Duel.of(*times[:2])
-    return outcome.speedup > 1 and not outcome.clear
+    return len(times) > 1 and Duel.of(*times[:2]).leads
 
 
 class SideFailed(Exception):

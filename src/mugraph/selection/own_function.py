@@ -7,16 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mugraph.devices.host import slowdown
+from mugraph.devices.host import slowdown, slowdown_of_calls
 from mugraph.runtime.baselines import BaselineComparison, compare
 from mugraph.support.deadline import Deadline
 from mugraph.targets.machine import Machine
 
 _SECONDS, _SECONDS_COMPILED = 0.5, 5.0
 """For so long rounds start: against the function alone on a quiet machine, and against what torch.compile makes of it, too."""
-_LEFT, _LEFT_KEPT, _LEFT_MOST = 5.0, 3.0, 9.0
-"""Seconds that are there in any case: ten rounds of calls of a fifth of a second, which decide what the search was for, where one
-disturbed call in five does not; where some were kept for them; and on a busy machine at the most."""
+_BEYOND = 1.0
+"""Seconds that are there in any case, also when the budget is spent."""
+_KEPT_SECONDS, _KEPT_CALLS, _KEPT_SHARE = 1.0, 24, 0.3
+"""Seconds of a quiet machine that a search leaves for calls of a program and of the function, for how many there is time at least
+(two of each that warm it up, ten rounds: five of which one is disturbed do not decide), and the largest part of what is left."""
+
+
+def before_calls(deadline: Deadline, seconds: float) -> Deadline:
+    """The deadline of a search that leaves time for whole calls of so many predicted seconds each."""
+    return deadline.leaving(max(_KEPT_SECONDS * slowdown(), _KEPT_CALLS * seconds * slowdown_of_calls()), _KEPT_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +47,15 @@ class OwnCall:
         named = zip(self.kwargs, moved[len(self.args) :], strict=True)
         return OwnCall(self.fn, moved[: len(self.args)], dict(named))
 
-    def beside(
-        self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool, kept: bool = False
-    ) -> BaselineComparison:
+    def beside(self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool) -> BaselineComparison:
         """Whole calls of a result beside the function's and, if `compiled`, those of what torch.compile makes of it.
 
-        There is at least a round, and time for some, also where nothing is left until the deadline; on a busy machine no more
-        time where some was `kept` for them. Calls take longer there, and differ as much more, so that more rounds are needed to
-        tell them apart.
+        There is at least a round, and a second for some, also where nothing is left until the deadline. On a busy machine calls
+        take longer, and differ as much more, so that more rounds are needed to tell them apart.
         """
         slower, left = slowdown(), deadline.remaining
         seconds = _SECONDS_COMPILED if compiled else _SECONDS * slower**2
-        beyond = _LEFT_KEPT if kept else min(_LEFT * slower, _LEFT_MOST)
-        limit = math.inf if left is None or compiled else max(left, beyond)
+        limit = math.inf if left is None or compiled else max(left, _BEYOND)
         return compare(result, self.fn, self.args, self.kwargs, seconds=seconds, limit=limit, compiled=compiled, machine=machine)
 
 

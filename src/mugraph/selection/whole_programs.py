@@ -25,13 +25,14 @@ from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.search import SearchResult, SearchSpace
+from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.constraints import EVERYTHING
 from mugraph.search.executors import Workers, check_workers
 from mugraph.search.scheduling.masks import Hidden
 from mugraph.search.scheduling.product_rates import with_product_rate
 from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.inputs import hidden_elements, random_tensors, torch_runner, traceable
-from mugraph.selection.own_function import OwnCall
+from mugraph.selection.own_function import OwnCall, before_calls
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
 from mugraph.selection.qualification import KEPT, Evidence, Qualifier
 from mugraph.selection.result_cache import Postpone, ResultCache
@@ -313,7 +314,9 @@ def _optimized(prepared: _Prepared, wanted: OptimizationSettings, tell: Progress
     proposed = qualifier.looked_at if few is None else min(qualifier.looked_at, few)
     inquiry = Inquiry(*asked, candidates=proposed, hidden=prepared.hidden)
     measured = wanted.profile and original.executable.machine.available
-    own = problem.own_on(original.executable.machine) if measured else None
+    own, whole = problem.own_on(original.executable.machine) if measured else None, qualifier.deadline
+    if own is not None:
+        qualifier.deadline = before_calls(whole, predicted_seconds(problem.program, memory.device))
     found, early = _found(inquiry, prepared, wanted, measured, tell)
     proved = _proved(found, prepared, wanted, measured, early=early)
     if not proved and _may_go_on(found, qualifier):
@@ -326,6 +329,7 @@ def _optimized(prepared: _Prepared, wanted: OptimizationSettings, tell: Progress
     better = bool(proved) and not original.clearly_faster_than(proved[0].entry)
     result = result_of(qualifier, found, proved, better, original, problem, space)
     if better and own is not None:
+        qualifier.deadline = whole
         comparison = qualifier.compared(result, own, wanted.baselines)
         better = comparison is not None and EAGER in comparison.duels and comparison.duels[EAGER].clear
         result = result_of(qualifier, found, proved, better, original, problem, space, comparison)

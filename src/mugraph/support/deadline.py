@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mugraph.errors import InvalidInput
 
@@ -41,6 +41,12 @@ class Deadline:
     def share(self, fraction: float) -> float | None:
         """That part of what is left."""
         return None if self.remaining is None else fraction * self.remaining
+
+    def leaving(self, seconds: float, most: float) -> Deadline:
+        """The same so many seconds earlier, or by the part `most` of what is left where that is less: for what comes behind."""
+        if self.budget is None or self.remaining is None:
+            return self
+        return replace(self, budget=self.budget - min(seconds, most * self.remaining))
 
 
 NO_LIMIT = Deadline(None)
