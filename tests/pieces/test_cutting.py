@@ -24,6 +24,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import BaselineComparison
 from mugraph.selection import whole_programs
 from mugraph.selection.contestants import Contestant, Proved
+from mugraph.selection.own_function import OwnCall
 from mugraph.selection.qualification import Qualifier
 from mugraph.selection.whole_programs import OptimizationSettings, Problem, superoptimized
 from mugraph.support.deadline import Deadline
@@ -485,7 +486,7 @@ def test_whole_calls_that_would_end_late_are_not_begun(
         return BaselineComparison({})
 
     monkeypatch.setattr(cutting, "difference", difference)
-    monkeypatch.setattr(cutting.OwnCall, "beside", beside)
+    monkeypatch.setattr(OwnCall, "beside", beside)
     deadline, settings = Deadline(left, started=0.0), OptimizationSettings(cache="off")
     answer = _beside(opt, example.function, inputs, machine_for("cpu"), settings, deadline, silent, predicted)
     assert looked_at == ([0.0] if called or taken else [])

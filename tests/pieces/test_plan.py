@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -401,7 +402,7 @@ def on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def apart_of(
-    rows: int, seconds: tuple[float, float], monkeypatch: pytest.MonkeyPatch, budget: float = 60.0, **options: object
+    rows: int, seconds: tuple[float, float], monkeypatch: pytest.MonkeyPatch, budget: float = 60.0, **options: Any
 ) -> ProductsApart:
     """The products that are in no program, where PyTorch and the library take so many times what is predicted."""
     on_a_small_machine(monkeypatch)
@@ -409,7 +410,7 @@ def apart_of(
     monkeypatch.setattr("mugraph.pieces.library_ways._measured", lambda kernel, deadline: seconds)
     graph = recorded_graph(record(Bent(), (torch.ones(rows, 8192),))).module.graph
     whole, layers = partition(graph), linear_layers(graph.nodes, "cpu")
-    optimizer = Optimizer(PieceOptions(cache="off", **options))  # type: ignore[arg-type]
+    optimizer = Optimizer(PieceOptions(cache="off", **options))
     apart = ProductsApart.of(large_layers(layers, whole.pieces, optimizer), optimizer, Deadline(budget))
     assert {layer.product for layer in apart.library} | apart.by_torch <= {layer.product for layer in layers}
     return apart
@@ -441,7 +442,7 @@ def test_large_products_that_there_is_no_time_to_time_are_pytorchs(monkeypatch: 
 
 
 @pytest.mark.parametrize("options", [{"profile": False}, {"keep": "all"}, {"pack": False}], ids=str)
-def test_products_stay_in_programs_where_nothing_is_timed(monkeypatch: pytest.MonkeyPatch, options: dict[str, object]) -> None:
+def test_products_stay_in_programs_where_nothing_is_timed(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     assert apart_of(1024, (1.3, 1.0), monkeypatch, **options) == ProductsApart()
 
 

@@ -384,6 +384,24 @@ def test_a_search_for_anything_ends_with_what_it_finds_first() -> None:
     assert not search(graph, CPU, budget=20, options=anything, space=SearchSpace(loops=(4,))).report.settled
 
 
+def test_such_a_search_ends_with_as_many_plans_as_are_enough() -> None:
+    """Whatever the clock says."""
+    program = Program()
+    x, y, z = (program.input(name, (512, 512)) for name in "xyz")
+    graph = finished(program, (x @ z + y @ z).softmax(-1) @ z)
+    found = list[int]()
+    first = search(graph, CPU, options=Options(least_gain=ANY_GAIN, enough=4), progress=lambda moment: found.append(moment.found))
+    every = search(graph, CPU, options=Options(least_gain=ANY_GAIN))
+    assert first.candidates
+    assert first.in_range
+    assert max(found) <= 4
+    assert first.report.settled
+    assert every.report.settled
+    assert not first.report.exhausted
+    assert first.report.cuts_tried < every.report.cuts_tried
+    assert len(first.candidates) < len(every.candidates)
+
+
 def test_what_can_be_won_is_not_known_in_a_space_or_under_masks() -> None:
     """Plans of a space may be slower, and what a mask hides need not be read."""
     program = Program()

@@ -203,7 +203,7 @@ class Search:
         self._offer_early(coarsest)  # which may settle, and leave cuts less time
         self._run_tier(coarsest)
         searched = self.kernels.report(coarsest)
-        if searched.saturated == searched.closures and self.kernels.now() <= self.kernels.deadline:
+        if searched.saturated == searched.closures and self.kernels.now() <= self.kernels.deadline and not self._enough:
             self.best = {plan: seconds for plan, seconds in self.best.items() if plan not in self.early} or self.best
         self.early.clear()
         for number, tier in enumerate(finer, start=1):
@@ -268,6 +268,9 @@ class Search:
         for plan in self.plans.plans(self.axes, tier, self.options.max_kernels, self.produces, best):
             self._found(plan, tier)
             self.early.discard(plan)
+            if self._enough:
+                self.plans.cuts_complete = False
+                break
         self.kernels.report(tier).cuts_complete = self.plans.cuts_complete
 
     def _found(self, plan: Plan, tier: Tier) -> None:
@@ -286,6 +289,14 @@ class Search:
             self.report.first_found_seconds = time.perf_counter() - self.started
             if not self.report.settled:
                 self._announce_finer_tiers(tier)
+
+    @property
+    def _enough(self) -> bool:
+        """Whether it has settled and found as many plans in range as are enough."""
+        enough = self.options.enough
+        if enough is None or not self.report.settled or len(self.best) < enough:
+            return False
+        return sum(map(self._in_range, self.best)) >= enough
 
     def _in_range(self, plan: Plan) -> bool:
         return self.rehearsal.within(plan, self.written.own_errors)

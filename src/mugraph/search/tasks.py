@@ -73,6 +73,8 @@ class Options:
     """Of each tier beyond the coarsest."""
     least_gain: float = field(default=0.0, compare=False)
     """Part of the best prediction. Where no muGraph can win as much, whatever the algebra, finer tiers are left out."""
+    enough: int | None = field(default=None, compare=False)
+    """Plans that keep the range of numbers with which a search ends that settled; None to look at all of the coarsest tier."""
 
     @property
     def limited(self) -> bool:

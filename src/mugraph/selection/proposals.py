@@ -63,6 +63,8 @@ class Inquiry:
     """Where inputs are -inf in the example, by name."""
     least_gain: float = _LEAST_GAIN
     """Part of the best prediction; where no muGraph can win as much, a closure search ends."""
+    enough: int | None = None
+    """Plans with which it ends then."""
 
     def found(self, deadline: Deadline, tell: ProgressCallback) -> Found:
         """What is found in this part of what is left of a budget; raises InvalidInput where a space was searched in vain."""
@@ -77,13 +79,14 @@ class Inquiry:
         """Whether a search may end with what it finds first, as that of a space does not."""
         return self.engine == "closure" and not self.space
 
-    def first(self, deadline: Deadline, tell: ProgressCallback) -> tuple[Found, bool]:
-        """What is found by the time that anything is which keeps the range of numbers, and whether more may be found."""
-        found = replace(self, least_gain=ANY_GAIN, workers=1).found(deadline, tell)
+    def first(self, deadline: Deadline, tell: ProgressCallback, enough: int | None = None) -> tuple[Found, bool]:
+        """What is found by the time that anything is which keeps the range of numbers, or that `enough` plans do which are looked
+        at alone, and whether more may be found."""
+        found = replace(self, least_gain=ANY_GAIN, workers=1, enough=enough).found(deadline, tell)
         if not isinstance(found, SearchResult):
             return found, False
         left = found.report.gain_left
-        may_gain = bool(self.hidden) or left is None or left >= self.least_gain
+        may_gain = bool(self.hidden) or left is None or left >= self.least_gain or enough is not None
         better = may_gain and (found.report.settled or found.report.segments > 0) and not found.report.interrupted
         return replace(found, report=replace(found.report, settled=found.report.settled and not better)), better
 
@@ -140,7 +143,7 @@ class Inquiry:
                 self.device,
                 budget=budget,
                 progress=report,
-                options=Options(candidates=self.candidates, least_gain=self.least_gain),
+                options=Options(candidates=self.candidates, least_gain=self.least_gain, enough=self.enough),
                 workers=self.workers,
                 shelf=self.shelf,
                 space=self.space,

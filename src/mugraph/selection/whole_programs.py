@@ -338,6 +338,10 @@ def _optimized(prepared: _Prepared, wanted: OptimizationSettings, tell: Progress
     return result
 
 
+_FEW = 4
+"""Plans with which a search without a budget ends at first: more than are compiled and proved before it goes on."""
+
+
 def _found(
     inquiry: Inquiry, prepared: _Prepared, wanted: OptimizationSettings, measured: bool, tell: ProgressCallback
 ) -> tuple[Found, list[Contestant]]:
@@ -351,7 +355,7 @@ def _found(
     doubtful = wanted.divisible and wanted.evidence == "bounded" and is_beyond_tests(prepared.problem.program, wanted.max_error)
     if not doubtful and (qualifier.deadline.budget is None or wanted.compiled is not None):
         return inquiry.found(qualifier.deadline, tell), early
-    found, better = inquiry.first(qualifier.deadline, tell)
+    found, better = inquiry.first(qualifier.deadline, tell, enough=_FEW if qualifier.deadline.budget is None else None)
     if found.report.interrupted:
         return found, early
     proposals = _proposals(found, prepared, wanted)

@@ -27,8 +27,9 @@ REDRAWS_FOR_SQUARES = 160
 """... or a radicand was no square, where roots are to square back: with 4 radicands, one draw of 16 has none."""
 _MOST_ROUNDS = 256
 _USUAL_ERROR = 2.0**-40
-_EVALUATION = 2000
-"""Candidates for p that are tested for primality in the time of evaluating two graphs, roughly."""
+_EVALUATION, _OF_ELEMENT = 2000, 0.25
+"""Candidates for p that are tested for primality in the time of evaluating two small graphs, and of an element of any tensor of
+theirs, roughly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,8 @@ def difference_of(left: Graph, right: Graph, *, semantics: Semantics = Semantics
         functions = tuple(_function(name, use, magnitudes.exponent, alike) for name, use in uses)
         settled = conjugates, radicand, alike, properties, tuple(sorted(variables))
         choices += [Difference(output, functions, family, *settled) for family in sizes]
-    return min(choices, key=_cost)
+    evaluation = _EVALUATION + _OF_ELEMENT * (_elements(left) + _elements(right))
+    return min(choices, key=functools.partial(_cost, evaluation))
 
 
 def _measured(
@@ -180,10 +182,15 @@ def _measured(
     return magnitudes, [magnitudes.sub(x, y).numerator for x, y in zip(ours, theirs, strict=True)]
 
 
-def _cost(difference: Difference) -> tuple[float, float]:
+def _elements(graph: Graph) -> int:
+    """Those of all tensors in device memory."""
+    return sum(tensor.elements for node in graph.nodes for tensor in node.outputs)
+
+
+def _cost(evaluation: float, difference: Difference) -> tuple[float, float]:
     """The work of tests that reach the usual error: of each draw, testing p for primality and evaluating both graphs."""
     rounds = difference.rounds_for(_USUAL_ERROR)
-    work = _EVALUATION + (difference.family.candidates if difference.exponentials else 0)
+    work = evaluation + (difference.family.candidates if difference.exponentials else 0)
     return math.inf if rounds is None else rounds * work, difference.error_per_draw
 
 
