@@ -1,14 +1,16 @@
-"""Two ways to make the kernels of a workload, on a GPU or compiled alone: with and without hints, in one order and another.
+"""Two ways to make the kernels of a workload, on a GPU or compiled alone: with and without a pass, in one order and another.
 
+    python benchmarks/gpu_pairs.py reductions rmsnorm qknorm --output benchmarks/results/reductions.json
     python benchmarks/gpu_pairs.py prefetch --output benchmarks/results/prefetch.json
     python benchmarks/gpu_pairs.py lowered-order --output benchmarks/results/lowered-first.json
 
-`prefetch`: the first candidate whose copies by threads have lines fetched into the last cache (`mugraph.lower.line_prefetch`),
-with these hints and without; on GPUs that have tensor maps, these are off. `lowered-order`: the candidate that the cost model
-puts first, and the one that the turns of shared memory of lowered kernels do (`mugraph.selection.lowered_order`), where they
-differ. With a GPU both are compared with float64 and timed in turn as CUDA graphs; without one, times are null and the
-compiler's figures remain. A workload that has no two ways has no variants. Exits with 1 when a result is wrong. A run that is
-repeated makes what is missing.
+`reductions`: the first candidate whose loop reduces into registers (`mugraph.lower.register_reductions`), and the same with what
+it reduces stored in every iteration. `prefetch`: the first candidate whose copies by threads have lines fetched into the last
+cache (`mugraph.lower.line_prefetch`), with these hints and without; on GPUs that have tensor maps, these are off.
+`lowered-order`: the candidate that the cost model puts first, and the one that the turns of shared memory of lowered kernels do
+(`mugraph.selection.lowered_order`), where they differ. With a GPU both are compared with float64 and timed in turn as CUDA
+graphs; without one, times are null and the compiler's figures remain. A workload that has no two ways has no variants. Exits with
+1 when a result is wrong. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -32,12 +35,13 @@ from mugraph.devices import device_for
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import Graph
-from mugraph.lower import construct
+from mugraph.lower import construct, register_reductions
 from mugraph.runtime import Executable, build
 from mugraph.search import search
 from mugraph.selection.lowered_order import by_lowered
 from mugraph.support.deadline import Deadline
 from mugraph.targets.cuda.machine import Cuda
+from mugraph.testing.kernel_features import features
 from mugraph.testing.mugraph_runs import LARGEST_ERROR
 
 HINT = re.compile(r"cp_async<16, \d+>\(")
@@ -45,6 +49,19 @@ ORDERED = 16
 """Candidates that are put in order where nothing is measured."""
 Proposal = tuple[Graph, float]
 Variants = dict[str, Executable]
+
+
+def reductions(proposals: Sequence[Proposal], target: str) -> Variants:
+    """The kernels of the first candidate that reduces into registers, and with what it reduces stored in every iteration; none
+    where no candidate does."""
+    machine = Cuda.of(target)
+    for graph, _ in proposals:
+        held = Executable(construct(graph), machine)
+        if "reductions in registers" in features(held.kernels):
+            with patch.object(register_reductions, "keeps_results", return_value=False):
+                stored = Executable(held.graph, machine)
+            return {"in registers": held, "stored": stored}
+    return {}
 
 
 def prefetch(proposals: Sequence[Proposal], target: str) -> Variants:
@@ -68,7 +85,11 @@ def lowered_order(proposals: Sequence[Proposal], target: str) -> Variants:
     return {which: build(construct(graph), target) for which, (graph, _) in firsts.items()}
 
 
-PAIRS: Mapping[str, Callable[[Sequence[Proposal], str], Variants]] = {"prefetch": prefetch, "lowered-order": lowered_order}
+PAIRS: Mapping[str, Callable[[Sequence[Proposal], str], Variants]] = {
+    "reductions": reductions,
+    "prefetch": prefetch,
+    "lowered-order": lowered_order,
+}
 
 
 def record(workload: str, dtype: str, batch: int, target: str, *, pair: str) -> Record:

@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_queue.py --minutes 30 --results gpu-results
 
-Each entry is one command with a limit of its own. Its exit status goes to `queue.json` in the folder of results, beside a log of
-what it printed and the JSON it writes itself. Entries that have passed are not run again, those that were cut short go on where
-they stopped, and none starts with less time left than `SHORTEST_SECONDS`.
+Each entry is one command with a limit of its own. Its exit status and the last line that it printed go to `queue.json` in the
+folder of results, beside a log of everything that it printed and the JSON it writes itself. Entries that have passed are not run
+again, those that were cut short go on where they stopped, and none starts with less time left than `SHORTEST_SECONDS`.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ QUEUE = (
         ("benchmarks/engines.py", "gqa", "lora", "qknorm", "--batches", "1", "8", "--output", "{results}/early.json"),
         300,
     ),
+    Entry("reductions", (_PAIRS, "reductions", "rmsnorm", "qknorm", "--output", "{results}/reductions.json"), 300),
     Entry("prefetch", (_PAIRS, "prefetch", "gqa", "gated-mlp", "--output", "{results}/prefetch.json"), 300),
     Entry("lowered_order", (_PAIRS, "lowered-order", "--output", "{results}/lowered_order.json"), 540),
     Entry("products", ("benchmarks/gpu_products.py", "--output", "{results}/products.json"), 540),
@@ -113,7 +114,9 @@ def run(entry: Entry, results: Path, seconds: float) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             status, outcome = process.wait(), "cut short"
-    return {"outcome": outcome, "status": status, "seconds": round(time.monotonic() - started, 1)}
+    lines = (results / f"{entry.name}.log").read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return {"outcome": outcome, "status": status, "seconds": round(time.monotonic() - started, 1), "last_line": last}
 
 
 def remaining(entries: Sequence[Entry], known: Mapping[str, Mapping[str, Any]]) -> list[Entry]:

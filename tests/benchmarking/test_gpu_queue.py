@@ -16,10 +16,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_an_entry_passes_fails_or_is_cut_short(tmp_path: Path) -> None:
     says = Entry("says", ("-c", "print('{results}')"), 60)
-    fails = Entry("fails", ("-c", "raise SystemExit(3)"), 60)
+    fails = Entry("fails", ("-c", "print('one\\ntwo\\n'); raise SystemExit(3)"), 60)
     assert run(says, tmp_path, 60)["outcome"] == "passed"
     assert (tmp_path / "says.log").read_text().strip() == str(tmp_path)
-    assert run(fails, tmp_path, 60) | {"seconds": 0} == {"outcome": "failed", "status": 3, "seconds": 0}
+    failed = {"outcome": "failed", "status": 3, "seconds": 0, "last_line": "two"}
+    assert run(fails, tmp_path, 60) | {"seconds": 0} == failed
 
 
 def test_what_a_command_started_ends_with_it(tmp_path: Path) -> None:

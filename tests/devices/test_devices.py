@@ -17,7 +17,8 @@ import torch
 
 from mugraph.devices import device_for, known_targets
 from mugraph.devices.capability import Architecture, Capability
-from mugraph.devices.device import ReportedGpu, architecture_of
+from mugraph.devices.copies import MOST_STAGES, PANEL_BYTES
+from mugraph.devices.device import ReportedGpu, architecture_of, architectures
 from mugraph.devices.host import (
     available_cores,
     cache_bytes,
@@ -57,6 +58,14 @@ def test_a_gpu_target_stands_for_its_datasheet(
     assert device.multiprocessors == multiprocessors
     assert device.shared_memory_bytes == shared_kib * 1024
     assert device.memory_bandwidth == bandwidth
+
+
+@pytest.mark.parametrize("architecture", architectures())
+def test_panels_on_their_way_are_what_latency_times_bandwidth_asks_for(architecture: str) -> None:
+    """Of a busy memory: three times the 479 cycles that a load takes on an idle H100 (arXiv 2402.13499)."""
+    device = device_for(f"cuda:{architecture}")
+    asked = 3 * 479 / 1.755e9 * device.memory_bandwidth / device.multiprocessors
+    assert 0 < asked < (MOST_STAGES - 1) * PANEL_BYTES
 
 
 @pytest.mark.parametrize("target", known_targets())

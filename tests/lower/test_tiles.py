@@ -98,3 +98,11 @@ def test_cut_moves_the_start_with_the_block_and_the_iteration() -> None:
 
 def test_cut_into_one_part_does_not_move() -> None:
     assert tiles.cut(whole((8, 6)), ((1, 0), (1, 1))) == whole((8, 6))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3), (2, 1, 1, 3), (2, 3, 1)])
+def test_dimensions_of_size_one_move_no_element(shape: Shape) -> None:
+    tile = tiles.permuted(whole((3, 1, 2)), (2, 1, 0))
+    assert tiles.same_sizes(tile.shape, shape)
+    assert np.array_equal(read(tiles.with_unit_dimensions(tile, shape)), read(tile).reshape(shape))
+    assert not tiles.same_sizes(tile.shape, (3, 2))

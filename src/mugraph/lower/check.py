@@ -22,7 +22,8 @@ from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.order import first_conflict
 from mugraph.lower.parts_of_panels import can_take_parts
 from mugraph.lower.producer_warps import can_have_producer
-from mugraph.lower.scalar_expressions import Source, subexpressions
+from mugraph.lower.register_reductions import keeps_results, reduction_into, reduction_of
+from mugraph.lower.scalar_expressions import Constant, Source, subexpressions
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tensor_maps import box_copies
 from mugraph.lower.tile_form import (
@@ -77,7 +78,7 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
         )
         yield f"{tile.buffer} is swizzled, which only whole buffers in shared memory are", not _may_be_swizzled(kernel, tile)
         held = kernel.buffer(tile.buffer).memory is Memory.REGISTERS
-        yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(statement)
+        yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(kernel, statement, tile)
     if isinstance(statement, Matmul) and statement.dequantized is not None:
         yield (
             "its factor is not made of packed rows for groups of k",
@@ -208,9 +209,18 @@ def _collide(first: Buffer, second: Buffer) -> bool:
     return first.offset < second.offset + second.bytes and second.offset < first.offset + first.bytes
 
 
-def _may_hold(statement: Statement) -> bool:
-    """Whether a statement is a product, or starts a sum in registers, or copies one out."""
-    return isinstance(statement, Matmul) or (isinstance(statement, Elementwise) and statement.combine is None)
+def _may_hold(kernel: Kernel, statement: Statement, tile: Tile) -> bool:
+    """Whether a statement is a product, or starts a sum in registers, or copies one out; or does so of a reduction's results."""
+    match statement:
+        case Matmul():
+            return reduction_into(kernel, tile.buffer) is None
+        case Elementwise():
+            copies = isinstance(statement.expression, Constant | Source) and len(statement.sources) < 2
+            return statement.combine is None and (copies or reduction_of(kernel, statement) is None)
+        case Reduce():
+            keeps = statement.accumulate and keeps_results(kernel, statement)
+            return keeps and tile is statement.target and reduction_into(kernel, tile.buffer) == statement
+    return False
 
 
 def _arrives_in_time(kernel: Kernel, staged: Staged) -> bool:

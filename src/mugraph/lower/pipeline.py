@@ -22,6 +22,7 @@ from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.parallel import with_parallel_products, with_parallel_reductions
 from mugraph.lower.parts_of_panels import with_parts
 from mugraph.lower.producer_warps import with_producer
+from mugraph.lower.register_reductions import with_reductions_in_loop, with_register_reductions
 from mugraph.lower.register_sums import with_epilogues, with_register_sums
 from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
@@ -322,10 +323,12 @@ TILE_PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
 
 _SHARED_OUT = (
     Pass("threads", lambda kernel, block: replace(kernel, threads=block_threads(kernel))),
+    Pass("reductions-in-loop", lambda kernel, block: with_reductions_in_loop(kernel)),
     Pass("parallel-reductions", lambda kernel, block: with_parallel_reductions(kernel)),
     Pass("parallel-products", lambda kernel, block: with_parallel_products(kernel)),
     Pass("register-sums", lambda kernel, block: with_register_sums(kernel)),
     Pass("epilogues", _epilogues),
+    Pass("register-reductions", lambda kernel, block: with_register_reductions(kernel)),
     *_PLACING,
 )
 """The work of a block is shared out among threads, and everything gets its place."""

@@ -13,7 +13,7 @@ from mugraph.devices.products import WARP
 from mugraph.lower.fragments import stays_in_registers
 from mugraph.lower.scalar_expressions import Constant, Source
 from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, with_tiles
-from mugraph.lower.tiles import same_elements
+from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
 from mugraph.lower.warp_groups import held_registers
 
 _MOST_REGISTERS = 64
@@ -104,18 +104,15 @@ def _alike(statement: Statement, tile: Tile) -> Elementwise | None:
     """A statement in the dimensions of a tile, if it computes each element of another one from the same element of it."""
     if not isinstance(statement, Elementwise) or statement.combine is not None or statement.target.buffer == tile.buffer:
         return None
-    if [size for size in statement.target.shape if size > 1] != [size for size in tile.shape if size > 1]:
+    if not same_sizes(statement.target.shape, tile.shape):
         return None
 
-    def reshaped(other: Tile) -> Tile:
-        steps = iter([stride for size, stride in zip(other.shape, other.strides, strict=True) if size > 1])
-        return replace(other, shape=tile.shape, strides=tuple(next(steps) if size > 1 else 0 for size in tile.shape))
-
     def in_place(other: Tile) -> Tile:
-        alike = reshaped(other)
+        alike = with_unit_dimensions(other, tile.shape)
         return tile if same_elements(alike, tile) else alike
 
-    alike = replace(statement, target=reshaped(statement.target), sources=tuple(map(in_place, statement.sources)))
+    target = with_unit_dimensions(statement.target, tile.shape)
+    alike = replace(statement, target=target, sources=tuple(map(in_place, statement.sources)))
     return alike if {source for source in alike.sources if source.buffer == tile.buffer} == {tile} else None
 
 

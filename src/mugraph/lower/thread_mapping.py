@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mugraph.devices.products import VECTOR_ROWS, WARP, vector_tasks
 from mugraph.lower.fragments import sizes_of
@@ -114,6 +114,13 @@ def reduction_share(kernel: Kernel, statement: Reduce) -> Share:
     lanes = max(1, kernel.threads // _power(results))
     group = min(WARP, lanes, _power(reduced.size))
     return Share(dims, _run(kernel, statement.sources, dims, reduced.size // group), group)
+
+
+def result_loops(reduction: Reduce, place: Tile) -> list[LoopDim]:
+    """The loops over the results of a reduction, with their strides in its target and in another place of as many."""
+    each = replace(place, shape=(*place.shape, 1), strides=(*place.strides, 0))
+    *results, _ = loops_of(replace(reduction, sources=(each,)))
+    return results
 
 
 def addresses(share: Share, tile: Tile, position: int) -> tuple[object, ...]:

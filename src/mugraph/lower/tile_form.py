@@ -36,7 +36,8 @@ MBARRIER_BYTES = 8
 class Memory(StrEnum):
     """Where a buffer lives: device memory, the memory one block shares (a cache-resident scratch on a CPU), or registers.
 
-    A buffer in registers is a sum of products, each warp holding the fragments of it that its matrix unit adds to.
+    A buffer in registers is a sum of products, each warp holding the fragments of it that its matrix unit adds to, or what a loop
+    reduces to, each thread holding what it found for one result (`register_reductions.py`).
     """
 
     DEVICE = "device"

@@ -164,6 +164,18 @@ def alignment(tile: Tile, widest: int, along: int) -> int:
     return math.gcd(widest, tile.start.constant, tile.start.loop, *tile.start.grid, *others)
 
 
+@of_integers_too
+def with_unit_dimensions(tile: Tile, shape: Shape) -> Tile:
+    """The same elements in a shape with the same sizes in the same order, but for sizes of 1, which may stand elsewhere."""
+    steps = iter([stride for size, stride in zip(tile.shape, tile.strides, strict=True) if size > 1])
+    return replace(tile, shape=shape, strides=tuple(next(steps) if size > 1 else 0 for size in shape))
+
+
+def same_sizes(first: Shape, second: Shape) -> bool:
+    """Whether two shapes differ in nothing but dimensions of size 1."""
+    return [size for size in first if size > 1] == [size for size in second if size > 1]
+
+
 def run_along(tile: Tile, dim: int, longest: int) -> int:
     """Elements that one load brings along `dim`: `longest` where they lie together, aligned, and fill the dimension; else one."""
     if tile.strides[dim] != 1 or tile.shape[dim] % longest or alignment(tile, longest, dim) != longest:

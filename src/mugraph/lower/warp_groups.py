@@ -20,6 +20,7 @@ from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.fragments import WarpTiles, on_matrix_units, warp_tiles
 from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.panels import elements_of
+from mugraph.lower.register_reductions import reduction_into
 from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile
 
 GROUP = 4
@@ -75,10 +76,10 @@ def group_tiles(target: Shape, threads: int) -> WarpTiles | None:
 
 
 def held_registers(kernel: Kernel) -> int:
-    """Registers of a lane that the fragments of all buffers in registers take."""
+    """Registers of a lane that the fragments of all sums of products in registers take."""
     found = 0
     for buffer in kernel.buffers:
-        if buffer.memory is Memory.REGISTERS:
+        if buffer.memory is Memory.REGISTERS and reduction_into(kernel, buffer.name) is None:
             tiles = (tile for s in kernel.statements for tile in (s.target, *s.sources) if tile.buffer == buffer.name)
             split = tiles_of(kernel, next(tiles))
             found += split.down * split.across * 4

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from mugraph.devices.products import COLUMNS, ROWS, WARP
 from mugraph.lower.fragments import on_matrix_units, warp_tiles
+from mugraph.lower.register_reductions import reduction_into
 from mugraph.lower.tensor_maps import tensor_maps
-from mugraph.lower.tile_form import Kernel, Matmul, Memory, Tile
-from mugraph.lower.warp_groups import uses_warp_groups
+from mugraph.lower.tile_form import Kernel, Matmul, Tile
+from mugraph.lower.warp_groups import held_registers, uses_warp_groups
 
 
 def features(kernels: Iterable[Kernel]) -> list[str]:
@@ -65,7 +66,8 @@ FEATURES: Mapping[str, Callable[[Kernel], bool]] = {
     "lag": lambda kernel: kernel.ring is not None and kernel.ring.lag > 0,
     "producer warp": lambda kernel: kernel.ring is not None and kernel.ring.producer,
     "swizzle": lambda kernel: any(tile.swizzle is not None for tile in _tiles(kernel)),
-    "sums in registers": lambda kernel: any(buffer.memory is Memory.REGISTERS for buffer in kernel.buffers),
+    "sums in registers": lambda kernel: held_registers(kernel) > 0,
+    "reductions in registers": lambda kernel: any(reduction_into(kernel, buffer.name) for buffer in kernel.buffers),
     "matrix units": lambda kernel: any(isinstance(s, Matmul) and on_matrix_units(s) for s in kernel.statements),
     "TF32": lambda kernel: any(isinstance(s, Matmul) and on_matrix_units(s) and s.tf32 for s in kernel.statements),
     "vector units": lambda kernel: any(isinstance(s, Matmul) and not on_matrix_units(s) for s in kernel.statements),

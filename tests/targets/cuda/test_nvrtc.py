@@ -10,6 +10,7 @@ import pytest
 from mugraph.errors import CompilationFailed, InvalidInput, TargetUnavailable
 from mugraph.support.store import Store
 from mugraph.targets.cuda import nvrtc
+from mugraph.targets.cuda.device import ptx_functions
 from mugraph.targets.cuda.nvrtc import compile_cubin
 from mugraph.targets.launch import LaunchShape, LoadedKernel
 from targets.cuda.kernels import matmul, root_mean_square
@@ -30,8 +31,7 @@ def test_a_tensor_core_kernel_compiles_without_spills(architecture: str, element
         assert resources.spill_bytes == resources.stack_bytes == resources.shared_bytes == 0
 
 
-def test_spills_and_static_shared_memory_are_reported() -> None:
-    source = """
+GREEDY = """
     extern "C" __global__ void __launch_bounds__(1024) greedy(const float *x, float *y) {
         __shared__ float s[1024];
         float values[128];
@@ -42,7 +42,10 @@ def test_spills_and_static_shared_memory_are_reported() -> None:
         for (int i = 0; i < 128; ++i) for (int j = 0; j < 128; ++j) sum += values[i] * values[j] * values[(i + j) % 128];
         y[threadIdx.x] = sum;
     }"""
-    resources = compile_cubin(source, "sm_80", OFF).resources["greedy"]
+
+
+def test_spills_and_static_shared_memory_are_reported() -> None:
+    resources = compile_cubin(GREEDY, "sm_80", OFF).resources["greedy"]
     assert resources.registers <= 64
     assert resources.spill_bytes > 0
     assert resources.shared_bytes == 4096
@@ -102,3 +105,46 @@ def test_launching_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(TargetUnavailable, match="needs an NVIDIA GPU"):
         LoadedKernel(compile_cubin(matmul("bf16_t"), "sm_80", OFF), "matmul", LaunchShape((1,), 64, 0))
+
+
+HOLDS_MUCH = """
+extern "C" __global__ void __launch_bounds__(256, 2) holds_much(const float *x, float *y)
+{
+    float sums[80] = {};
+    for (int panel = 0; panel < 8; ++panel) {
+        UNROLLED_STEPS
+        for (int step = 0; step < 16; ++step) {
+            const float4 *from = (const float4 *)x + (panel * 16 + step) * 1024 + threadIdx.x;
+            const float4 first = from[0], second = from[256], third = from[512], last = from[768];
+            for (int i = 0; i < 80; ++i)
+                sums[i] = fma(first.x + i, second.y, sums[i]) + third.z * last.w;
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < 80; ++i)
+        y[i * 256 + threadIdx.x] = sums[i];
+}
+"""
+
+
+def test_kernels_that_spill_are_compiled_again_with_loops_unrolled_less() -> None:
+    text = f"{ptx_functions()}\n{HOLDS_MUCH}"
+    unrolled, kept = nvrtc._compile(text, "sm_80"), compile_cubin(HOLDS_MUCH, "sm_80", OFF)
+    assert unrolled.resources["holds_much"].spill_bytes > kept.resources["holds_much"].spill_bytes == 0
+
+
+def test_what_spills_as_much_with_loops_unrolled_less_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, texts = nvrtc._compile, list[str]()
+
+    def noted(text: str, architecture: str) -> nvrtc.Cubin:
+        texts.append(text)
+        return real(text, architecture)
+
+    monkeypatch.setattr(nvrtc, "_compile", noted)
+    kept = compile_cubin(GREEDY, "sm_80", OFF)
+    usual, sparing = texts
+    assert sparing == f"#define SPARING\n{usual}"
+    assert kept == real(usual, "sm_80")
+    texts.clear()
+    compile_cubin(matmul("bf16_t"), "sm_80", OFF)
+    assert len(texts) == 1

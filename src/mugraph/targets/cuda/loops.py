@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
-from mugraph.lower.thread_mapping import LoopDim, elementwise_share, reduction_share
-from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Tile
+from mugraph.ir.dtypes import DType
+from mugraph.lower.scalar_expressions import Constant
+from mugraph.lower.thread_mapping import LoopDim, Share, elementwise_share, reduction_share, result_loops
+from mugraph.lower.tile_form import Combine, Elementwise, Memory, Reduce, Tile
 from mugraph.lower.warp_groups import held_registers
 from mugraph.targets.c_text import scaled
 from mugraph.targets.cuda.source import KernelText, number, write_expression
@@ -44,34 +47,62 @@ def print_elementwise(text: KernelText, statement: Elementwise) -> None:
 
 
 def print_reduction(text: KernelText, statement: Reduce) -> None:
-    """Write a reduction."""
+    """Write a reduction; of one into registers, each thread adds to what it has of a result."""
     share = reduction_share(text.kernel, statement)
-    group, run = share.group, share.run
+    run, held = share.run, text.buffer(statement.target).memory is Memory.REGISTERS
     *outer, reduced = share.dims
-    results = math.prod(dim.size for dim in outer)
     combined = _COMBINED[statement.combine]
     with text.block():
         _pointers(text, statement)
-        together = text.threads // group
-        with text.block(f"for (int o = 0; o < {results}; o += {together})"):
-            text.line(f"const int wanted = o + thread / {group}, e = wanted < {results} ? wanted : {results - 1};")
-            _coordinates(text, "e", outer, 1)
-            depth = len(outer)
-            text.line(f"float total = {number(statement.combine.identity)};")
-            start, step = (f"thread % {group} * {run}", group * run) if group > 1 else ("0", run)
-            with each_turn(text, f"i{depth}", start, reduced.size, step, run * len(statement.sources)):
+        with _each_result(text, share, outer):
+            text.line(f"float total = {statement.target.buffer if held else number(statement.combine.identity)};")
+            start, step = (f"thread % {share.group} * {run}", share.group * run) if share.group > 1 else ("0", run)
+            with each_turn(text, f"i{len(outer)}", start, reduced.size, step, run * len(statement.sources)):
                 dims = [*outer, reduced]
                 loads = [_load(text, f"x{n}", tile, n + 1, dims, run) for n, tile in enumerate(statement.sources)]
                 with _each(text, run):
                     value = write_expression(text, statement.expression, loads)
                     text.line(f"total = {combined.format('total', value)};")
-            for mask in _halvings(group):
-                text.line(f"total = {combined.format('total', f'shfl_xor(total, {mask})')};")
-            address = _address(text, "target", statement.target, 0, outer)
-            dtype = text.dtype(statement.target)
-            with text.block(f"if (wanted < {results}" + (f" && thread % {group} == 0)" if group > 1 else ")")):
-                total = combined.format(f"to_float(*({address}))", "total") if statement.accumulate else "total"
-                text.line(f"*({address}) = from_float<{dtype}_t>({total});")
+            if held:
+                text.line(f"{statement.target.buffer} = total;")
+            else:
+                address = _address(text, "target", statement.target, 0, outer)
+                _store_total(text, share, statement, address, text.dtype(statement.target))
+
+
+def print_results(text: KernelText, statement: Elementwise, reduction: Reduce) -> None:
+    """Write a statement that starts what threads have of a reduction's results, or copies the results out of registers."""
+    target = statement.target
+    if isinstance(statement.expression, Constant):
+        text.line(f"{target.buffer} = {number(statement.expression.value)};")
+        return
+    share, results = reduction_share(text.kernel, reduction), result_loops(reduction, target)
+    with text.block():
+        text.pointer("target", target, written=True)
+        with _each_result(text, share, results):
+            text.line(f"float total = {reduction.target.buffer};")
+            address = _address(text, "target", target, 1, results)
+            _store_total(text, share, replace(reduction, accumulate=False), address, text.dtype(target))
+
+
+@contextmanager
+def _each_result(text: KernelText, share: Share, outer: Sequence[LoopDim]) -> Iterator[None]:
+    """A loop over the results of a reduction that a group of lanes takes, the last of them again where there are no more."""
+    results = math.prod(dim.size for dim in outer)
+    with text.block(f"for (int o = 0; o < {results}; o += {text.threads // share.group})"):
+        text.line(f"const int wanted = o + thread / {share.group}, e = wanted < {results} ? wanted : {results - 1};")
+        _coordinates(text, "e", outer, 1)
+        yield
+
+
+def _store_total(text: KernelText, share: Share, reduction: Reduce, address: str, dtype: DType) -> None:
+    """Put together the totals of the lanes of a group, of which one stores the result."""
+    combined, results = _COMBINED[reduction.combine], math.prod(reduction.target.shape)
+    for mask in _halvings(share.group):
+        text.line(f"total = {combined.format('total', f'shfl_xor(total, {mask})')};")
+    with text.block(f"if (wanted < {results}" + (f" && thread % {share.group} == 0)" if share.group > 1 else ")")):
+        total = combined.format(f"to_float(*({address}))", "total") if reduction.accumulate else "total"
+        text.line(f"*({address}) = from_float<{dtype}_t>({total});")
 
 
 @contextmanager
@@ -106,7 +137,8 @@ def _halvings(group: int) -> Iterator[int]:
 
 
 def _pointers(text: KernelText, statement: Elementwise | Reduce) -> None:
-    text.pointer("target", statement.target, written=True)
+    if text.buffer(statement.target).memory is not Memory.REGISTERS:
+        text.pointer("target", statement.target, written=True)
     for position, tile in enumerate(statement.sources):
         text.pointer(f"x{position}", tile)
 

@@ -205,7 +205,7 @@ class _Work:
     def multiply_panel(self, sums: Sequence[str], left: Tile, right: Tile, panels: Panels) -> None:
         """Add the products of a panel, or of the warp's part of one, to sums in turn."""
         text, depth = self.text, panels.depth // panels.parts
-        text.line("#pragma unroll")
+        text.line("UNROLLED_STEPS")
         with text.block(f"for (int step = 0; step < {depth // DEPTH}; ++step)"):
             first = f"warp / {self.split.tasks} * {depth} + " if panels.parts > 1 else ""
             text.line(f"const int k = {first}{DEPTH} * step;")

@@ -20,6 +20,8 @@ SOURCE_NAME = "kernels.cu"
 _VARIANTS = {"sm_90": ("wgmma", "sm_90a"), "sm_100": ("tcgen05", "sm_100f"), "sm_103": ("tcgen05", "sm_103f")}
 """By architecture the word for its matrix units' own instructions, and the variant that has them and runs on the most GPUs."""
 KIND = "cubin"
+_SPARING = "SPARING"
+"""What makes loops hold fewer values in registers (`device/interface.h`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def compile_cubin(source: str, architecture: str, store: Store | None = None) ->
     match store.get(KIND, key):
         case {"code": str(code), "log": str(log)}:
             return Cubin(base64.b64decode(code), architecture, log)
-    compiled = _compile(text, architecture)
+    compiled = _with_fewest_spills(text, architecture)
     about = f"{', '.join(sorted(compiled.resources))} for {architecture}"
     store.put(KIND, key, {"about": about, "code": base64.b64encode(compiled.code).decode(), "log": compiled.log})
     return compiled
@@ -111,6 +113,19 @@ def _require_architecture(architecture: str, nvrtc: ModuleType) -> None:
     if match is None or int(match[1]) not in numbers or int(match[1]) < 80:
         architectures = ", ".join(f"sm_{number}" for number in numbers if number >= 80)
         raise InvalidInput(f"NVRTC {compiler_version()} cannot compile for {architecture!r}; use one of {architectures}")
+
+
+def _with_fewest_spills(text: str, architecture: str) -> Cubin:
+    """The machine code of kernels, where they spill registers with loops unrolled less, if fewer bytes are spilled then."""
+    usual = _compile(text, architecture)
+    if not _spilled(usual):
+        return usual
+    return min(usual, _compile(f"#define {_SPARING}\n{text}", architecture), key=_spilled)
+
+
+def _spilled(cubin: Cubin) -> int:
+    """Bytes of registers that kernels spill."""
+    return sum(resources.spill_bytes for resources in cubin.resources.values())
 
 
 def _compile(text: str, architecture: str) -> Cubin:

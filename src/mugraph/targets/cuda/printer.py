@@ -14,12 +14,13 @@ from dataclasses import replace
 from mugraph.errors import UnsupportedOperator
 from mugraph.lower import tiles
 from mugraph.lower.fragments import on_matrix_units
+from mugraph.lower.register_reductions import reduction_of
 from mugraph.lower.staging import arrival
 from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.tile_form import Bands, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
 from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.async_pipeline import MAP_NAME, write_arrival, write_ring
-from mugraph.targets.cuda.loops import print_elementwise, print_reduction
+from mugraph.targets.cuda.loops import print_elementwise, print_reduction, print_results
 from mugraph.targets.cuda.matrix_units import write_last_wait, write_matrix_product, write_sums_of_parts
 from mugraph.targets.cuda.register_accumulators import declare_held_sums, print_held, touches_registers
 from mugraph.targets.cuda.source import KernelText
@@ -130,6 +131,8 @@ def _print_part(text: KernelText, statements: Sequence[Statement], first: int) -
         match statement:
             case Matmul():
                 _print_product(text, statement)
+            case Elementwise() if (reduction := reduction_of(text.kernel, statement)) is not None:
+                print_results(text, statement, reduction)
             case Elementwise() if touches_registers(text, statement):
                 print_held(text, statement)
             case Elementwise():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mugraph.lower.fragments import stored_together
 from mugraph.lower.parts_of_panels import parted_products
+from mugraph.lower.register_reductions import reduction_into
 from mugraph.lower.tile_form import Elementwise, Memory, Tile
 from mugraph.lower.warp_groups import tiles_of
 from mugraph.targets.c_text import scaled
@@ -19,9 +20,12 @@ from mugraph.targets.cuda.source import KernelText, write_expression
 
 
 def declare_held_sums(text: KernelText) -> None:
-    """Declare the fragments of every buffer in registers; sums of which warps have parts start from 0 in each."""
+    """Declare the fragments of every buffer in registers, or a thread's part of what a reduction finds; sums of which warps have
+    parts start from 0 in each."""
     for buffer in text.kernel.buffers:
-        if buffer.memory is Memory.REGISTERS:
+        if reduction_into(text.kernel, buffer.name) is not None:
+            text.line(f"float {buffer.name};")
+        elif buffer.memory is Memory.REGISTERS:
             tiles = (tile for s in text.kernel.statements for tile in (s.target, *s.sources) if tile.buffer == buffer.name)
             split = tiles_of(text.kernel, next(tiles))
             start = " = {}" if any(product.target.buffer == buffer.name for product in parted_products(text.kernel)) else ""

@@ -75,6 +75,7 @@ class _Work:
         depth = left.shape[-1] if depth is None else depth
         run = max(run_along_k(left, -1), run_along_k(right, -2))
         row = f"min(band * {self.tall} + r, {rows - 1})" if rows % self.tall else f"(band * {self.tall} + r)"
+        text.line("UNROLLED_RUNS")
         with text.block(f"for (int k = 0; k < {depth}; k += {run})"):
             self.load("factor", f"b{suffix}", right, -2, ["b_batch", scaled(right.strides[-1], "n")], run)
             text.line("#pragma unroll")

@@ -11,6 +11,16 @@
 
 #define INLINE __device__ __forceinline__
 
+/* Before loops whose turns hold what they load in registers: over the steps of a panel, which are unrolled as a whole, and over runs of
+   k, unrolled as the compiler likes. Kernels that spill registers so are compiled with SPARING. */
+#ifdef SPARING
+#define UNROLLED_STEPS _Pragma("unroll 4")
+#define UNROLLED_RUNS _Pragma("unroll 2")
+#else
+#define UNROLLED_STEPS _Pragma("unroll")
+#define UNROLLED_RUNS
+#endif
+
 /* Stored element types; arithmetic is in fp32. */
 typedef float fp32_t;
 struct fp16_t { unsigned short bits; };
