@@ -205,6 +205,7 @@ def test_calls_by_position_need_no_binding_while_default_values_are_those_of_the
     monkeypatch.setattr(pytree, "_bind", told)
     assert [each.flatten((X,), {})[0] is X for each in calls] == [True, True]
     assert bound == [chosen]
+    assert [each.plain((X,), {}) is None for each in calls] == [False, True]
     with pytest.raises(ShapeMismatch, match="argument x"):
         calls[0].flatten((X[:1],), {})
     scaled_again.__defaults__ = (0.25, None)
@@ -214,3 +215,23 @@ def test_calls_by_position_need_no_binding_while_default_values_are_those_of_the
     chosen.__defaults__[0][0] = 3.0
     with pytest.raises(InvalidInput, match="argument scales"):
         calls[1].flatten((X,), {})
+
+
+def test_empty_default_values_that_are_filled_or_replaced_are_others() -> None:
+    """No leaf stands in an empty list, so that a call by position has as many tensors as the example has leaves."""
+
+    def sum_with(x: torch.Tensor, more: list[float] = []) -> torch.Tensor:  # noqa: B006  # which may change
+        return x + sum(more)
+
+    def sum_of(x: torch.Tensor, more: tuple[float, ...] = ()) -> torch.Tensor:
+        return x + sum(more)
+
+    calls = [trace(each, (X,)) for each in (sum_with, sum_of)]
+    assert [each.flatten((X,), {})[0] is X for each in calls] == [True, True]
+    assert sum_with.__defaults__ is not None
+    sum_with.__defaults__[0].append(3.0)
+    sum_of.__defaults__ = ((3.0,),)
+    for each in calls:
+        assert each.plain((X,), {}) is None
+        with pytest.raises(InvalidInput, match="argument more consists of other parts now"):
+            each.flatten((X,), {})

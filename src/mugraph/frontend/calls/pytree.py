@@ -204,7 +204,7 @@ class Arguments:
         alone = all(isinstance(arg, torch.Tensor) for arg in args) and not any(leaf.is_tensor for leaf in leaves[len(args) :])
         positional = not kwargs and tensors and alone
         given = (parameter.default for parameter in signature.parameters.values())
-        unchanging = all(default is inspect.Parameter.empty or isinstance(default, _VALUES) for default in given)
+        unchanging = all(default is inspect.Parameter.empty or _is_unchanging(default) for default in given)
         return cls(fn, signature, structure, leaves, positional, _defaults(fn), len(args), has_objects(structure), unchanging)
 
     @property
@@ -221,11 +221,11 @@ class Arguments:
 
     def _needs_no_binding(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call has one tensor after the other, as the example had, and its default values, which cannot change."""
-        if kwargs or not self.positional or len(args) != self.count:
+        if kwargs or not self.positional or not self.unchanging or len(args) != self.count:
             return False
-        if len(self.leaves) == self.count:
+        if not self.defaults and len(self.leaves) == self.count:
             return True
-        return self.unchanging and self.has_its_defaults and all(isinstance(arg, torch.Tensor) for arg in args)
+        return self.has_its_defaults and all(isinstance(arg, torch.Tensor) for arg in args)
 
     def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What stands at each place in a call, defaults included. Raises InvalidInput for a call with other places."""
@@ -449,7 +449,8 @@ class FunctionCalling:
     def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """The arguments and the tensors of `sources`, where a call is of tensors alone, as the example was."""
         arguments = self.arguments
-        if kwargs or not arguments.positional or any(self.strides) or (arguments.defaults and not arguments.has_its_defaults):
+        alike = arguments.positional and arguments.unchanging and (not arguments.defaults or arguments.has_its_defaults)
+        if kwargs or not alike or any(self.strides):
             return None
         return (*args, *self._brought(args)) if self.sources else args
 
@@ -535,6 +536,11 @@ def default_of(fn: Callable[..., Any], name: str) -> Any:
     """What a function has for an argument by default; inspect.Parameter.empty where that is nothing."""
     parameter = _signature(fn, 0).parameters.get(name)
     return inspect.Parameter.empty if parameter is None else parameter.default
+
+
+def _is_unchanging(value: object) -> bool:
+    """Whether nobody can put anything else into a value."""
+    return isinstance(value, _VALUES) or (type(value) is tuple and all(map(_is_unchanging, value)))
 
 
 def _defaults(fn: Callable[..., Any]) -> tuple[Any, ...]:
