@@ -45,6 +45,7 @@ def test_the_constants_of_a_device_are_found_from_its_times() -> None:
     assert found.load_seconds == pytest.approx(other.load_seconds, rel=0.03)
 
 
+@pytest.mark.slow
 def test_the_described_device_is_the_fitted_one() -> None:
     found = fit_model.report()
     for name in fit_model.FITTED:

@@ -65,6 +65,7 @@ def test_sizes_are_divided_by_a_factor_that_the_model_takes(tasks: Path) -> None
         kernelbench.task(tasks / "level1" / "2_Broken.py", 16)
 
 
+@pytest.mark.slow
 def test_records_say_what_became_of_tasks_and_are_made_once(tasks: Path) -> None:
     first = ran(tasks, "--levels", "1", "--coverage", "--budget", "5")
     assert first.returncode == 0, first.stderr
@@ -81,6 +82,7 @@ def test_records_say_what_became_of_tasks_and_are_made_once(tasks: Path) -> None
     assert "3 of 3 records are there already" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_task_that_ends_its_process_loses_no_other(tasks: Path) -> None:
     (tasks / "level2" / "2_Ending.py").write_text(ENDING)
     done = ran(tasks, "--levels", "2", "--coverage", "--budget", "5")
@@ -108,6 +110,7 @@ def test_a_model_that_needs_values_is_measured_by_its_inputs(tasks: Path) -> Non
     assert kernelbench.task(file, 16)[2] == 16
 
 
+@pytest.mark.slow
 def test_parts_of_the_tasks_make_up_all(tasks: Path) -> None:
     (tasks / "level1" / "2_Broken.py").unlink()
     parts = [ran(tasks, "--shard", part, "--coverage", "--budget", "1", "--limit", "1") for part in ("1/2", "2/2")]

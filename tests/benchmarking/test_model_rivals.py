@@ -100,6 +100,7 @@ def test_the_faster_way_is_taken_and_one_that_fails_is_left_out() -> None:
         model_rivals.Fastest({"broken": broken})()
 
 
+@pytest.mark.slow
 def test_cases_are_measured_recorded_and_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
