@@ -6,6 +6,7 @@ import mmap
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from mugraph.host.arrays import TorchArrays
 from mugraph.host.large_pages import in_large_pages
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
+from mugraph.pieces.example_tensors import examples
 
 SMAPS, PAGES = Path("/proc/self/smaps"), Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LARGE, SMALL = Tensor((9 << 10, 1 << 10), DType.FP32), Tensor((1 << 10, 1 << 10), DType.FP32)
@@ -52,3 +54,11 @@ def test_advice_is_for_whole_pages_of_the_tensor(monkeypatch: pytest.MonkeyPatch
 def test_what_is_used_again_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mugraph.host.large_pages._advice", lambda: pytest.fail("asked for large pages"))
     assert TorchArrays(torch).allocator(SMALL)().shape == SMALL.shape
+
+
+def test_what_stands_for_inputs_while_calls_are_timed_lies_as_these_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks for large pages for the weights of a model: PyTorch's calls would be timed faster than they are."""
+    monkeypatch.setattr("mugraph.host.large_pages._advice", lambda: pytest.fail("asked for large pages"))
+    assert TorchArrays(torch).repeated(np.ones(7, np.float32), LARGE).shape == LARGE.shape
+    with examples([torch.empty(LARGE.shape)]) as [example]:
+        assert example.shape == LARGE.shape

@@ -498,7 +498,7 @@ class TorchArrays:
 
     def repeated(self, numbers: Array, tensor: Tensor) -> Any:
         once = self.torch.from_numpy(numbers).to(self.device, self.dtypes[tensor.dtype])
-        made = self.allocator(tensor)()
+        made = self.torch.empty(tensor.shape, dtype=once.dtype, device=once.device)  # timed in pages that others lie in
         times = tensor.elements // max(len(once), 1)
         whole, rest = made.view(-1).tensor_split([times * len(once)])
         whole.view(times, len(once)).copy_(once)
