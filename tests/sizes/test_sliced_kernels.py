@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -179,6 +180,7 @@ def on_three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All kernels of several blocks run on all threads."""
     before = torch.get_num_threads()
     monkeypatch.setattr("mugraph.targets.cpu.printer._SERIAL_WORK", 0)
+    monkeypatch.setattr("mugraph.targets.cpu.slices._FEW", 0)
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
@@ -223,6 +225,26 @@ def test_few_slices_run_on_one_thread() -> None:
     """As many as have the work below which whole kernels run so."""
     kernels = sliced(build(norm_linear(512, (8, 1))), 0, None, capacity=512)  # whose work is 16 times that
     assert "_blocks, arguments, ((const int64_t *)slices)[0] > 32);" in kernels.sources["kernels.c"]
+
+
+@pytest.mark.parametrize(
+    ("graph", "dims", "least"),
+    [
+        (norm_linear(48, (3, 1)), (0, None), 7),
+        (norm_linear(12, (3, 1)), (0, None), 4),
+        (attention(6, 3), (0, 0, 0), 0),
+        (two_kernels(12), (1, None), 0),
+    ],
+    ids=["a matrix", "blocks of fewer", "each its own matrix", "no product"],
+)
+def test_few_rows_times_a_matrix_run_on_one_thread(
+    graph: Graph, dims: tuple[int | None, ...], least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever they take: each thread would read all of the matrix."""
+    monkeypatch.setattr("mugraph.targets.cpu.printer._SERIAL_WORK", 0)
+    kernels = sliced(build(graph), *dims, capacity=graph.inputs()[0].output.shape[dims[0] or 0])
+    conditions = re.findall(r"_blocks, arguments, (.*)\);", kernels.sources["kernels.c"])
+    assert conditions[0] == (f"((const int64_t *)slices)[0] > {least}" if least else "1")
 
 
 def test_fewer_rows_than_a_tile_has_meet_more_columns_at_a_time() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 
-from mugraph.lower.tile_form import Kernel
+from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.targets.c_text import scaled
 from mugraph.targets.cpu.source import HELD, Writer
+
+_FEW = 7
+"""Rows times a matrix that one thread computes: 3 take about as long as 1, and 8 twice as long."""
 
 
 def blocks_of(kernel: Kernel) -> str:
@@ -25,9 +29,22 @@ def has_part(kernel: Kernel, part: float) -> str:
     slices = kernel.slices
     assert slices is not None
     all_rows = slices.extent if slices.dim is None else slices.step * kernel.grid[slices.dim]
-    indivisible = slices.dim is not None and not slices.apart and math.prod(kernel.grid) == kernel.grid[slices.dim]
-    least = max(int(part * all_rows), slices.step if indivisible else 0)
+    least = max(int(part * all_rows), _rows_together(kernel))
     return "1" if least < slices.rows else f"{scaled(slices.rows, f'((const int64_t *){slices.count})[0]')} > {least}"
+
+
+def _rows_together(kernel: Kernel) -> int:
+    """As many rows as one thread computes whatever they take: those of a block that is not divided, and few rows times a matrix,
+    which each thread would read for itself."""
+    slices = kernel.slices
+    assert slices is not None
+    if slices.dim is None or math.prod(kernel.grid) > kernel.grid[slices.dim]:
+        return 0
+    if not slices.apart:
+        return slices.step
+    stops = zip(kernel.statements, chain(*slices.dims), strict=True)
+    by_matrix = any(isinstance(each, Matmul) and dim == each.target.rank - 2 for each, dim in stops)
+    return min(_FEW, slices.extent) if by_matrix else 0
 
 
 def operands_by_row(kernel: Kernel) -> dict[str, int]:
