@@ -76,6 +76,26 @@ def test_an_accepted_certificate_can_be_repeated() -> None:
     recheck(Certificate.from_json(certificate.to_json()), left, right)
 
 
+def test_a_certificate_is_repeated_in_the_fields_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another family may be chosen now, of which another number of tests is needed."""
+    left = program(lambda x: x.softmax(-1), (64, 512))
+    right = program(lambda x: x.exp() / x.exp().sum(-1, keepdim=True), (64, 512))
+    monkeypatch.setattr("mugraph.verifier.bounds._OF_ELEMENT", 0.0)
+    before = verify_graphs(left, right, seed=5).certificate
+    monkeypatch.setattr("mugraph.verifier.bounds._OF_ELEMENT", 1000.0)
+    now = verify_graphs(left, right, seed=6).certificate
+    assert before.difference is not None
+    assert now.difference is not None
+    assert before.difference.family.q_bits > now.difference.family.q_bits
+    assert len(before.rounds) > len(now.rounds)
+    recheck(before, left, right)
+    recheck(now, left, right)
+    claimed = replace(now, difference=replace(now.difference, conjugates=0))
+    assert claimed.bound_of_entries is not None
+    with pytest.raises(InvalidInput, match="difference"):
+        recheck(replace(claimed, error_bound=claimed.bound_of_entries), left, right)
+
+
 def test_a_certificate_of_other_graphs_is_rejected() -> None:
     left, right = rational_pair()
     certificate = verify_graphs(left, right).certificate

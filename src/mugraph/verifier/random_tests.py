@@ -196,7 +196,10 @@ def late(deadline: float | None) -> bool:
 
 
 def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING) -> None:
-    """Repeat the tests of a verification from its record. Raises InvalidInput, naming what does not match."""
+    """Repeat the tests of a verification from its record, in fields of the family that it names, whichever would be chosen now.
+
+    Raises InvalidInput, naming what does not match.
+    """
     certificate.check()
     for name, graph, recorded in (("left", a, certificate.left), ("right", b, certificate.right)):
         if digest(graph) != recorded:
@@ -210,7 +213,8 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
     if certificate.untested:
         again = Certificate.of_itself(digest(a), certificate.max_error, certificate.seed)
     else:
-        again = _Verification(*_sides(a, b, known), certificate.max_error, certificate.seed, None).tested().certificate
+        asked = certificate.max_error, certificate.seed, None, certificate.difference
+        again = _Verification(*_sides(a, b, known), *asked).tested().certificate
     for name in ("axes", "difference", "semantics", "rounds", "error_bound", "outcome"):
         if getattr(again, name) != getattr(certificate, name):
             raise InvalidInput(f"certificate: {name!r} is not what repeating the verification gives")
@@ -304,6 +308,8 @@ class _Verification:
     max_error: float
     seed: int | None
     deadline: float | None
+    recorded: Difference | None = None
+    """The bounds of a verification that is repeated."""
     slice: Slice = field(init=False)
     difference: Difference | None = field(init=False)
     trials: Trials = field(init=False)
@@ -340,9 +346,14 @@ class _Verification:
         """What tests say, also those without a bound."""
         return self.bounded() or self.of_many_exponentials() or self.by_laws()
 
+    def difference_under(self, semantics: Semantics) -> Difference:
+        """What bounds the difference of the slices."""
+        sides = self.slice.left, self.slice.right
+        return difference_of(*sides, semantics=semantics, known=self.known, recorded=self.recorded)
+
     def freely(self) -> Verdict | None:
         """The verdict of tests under free semantics, of which only square roots and properties may know better; None if so."""
-        self.difference = difference_of(self.slice.left, self.slice.right, known=self.known)
+        self.difference = self.difference_under(Semantics.FREE)
         if (rounds := self.difference.rounds_for(self.max_error)) is None:
             self.obstacle = _TOO_LARGE
             return None
@@ -358,7 +369,7 @@ class _Verification:
         """The verdict of tests in which functions have their properties, of which only square roots may know better."""
         if self.different is None or not self.outside_lax & WITH_PROPERTIES:
             return None
-        difference = difference_of(self.slice.left, self.slice.right, semantics=Semantics.PROPERTIES, known=self.known)
+        difference = self.difference_under(Semantics.PROPERTIES)
         if (rounds := difference.rounds_for(self.max_error)) is not None:
             self.difference = difference
             if self.tests(Semantics.PROPERTIES, rounds, difference) is None:
@@ -379,7 +390,7 @@ class _Verification:
         return self._under_roots() if self.obstacle == _TOO_LARGE and "exp" in self.outside_lax else None
 
     def _under_roots(self) -> Verdict | None:
-        self.difference = difference_of(self.slice.left, self.slice.right, semantics=Semantics.ROOTS, known=self.known)
+        self.difference = self.difference_under(Semantics.ROOTS)
         if (rounds := self.difference.rounds_for(self.max_error)) is None:
             self.obstacle = self.obstacle or "the degrees of their square roots are too large; verify parts of the program apart"
             return None
