@@ -213,8 +213,8 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
     if certificate.untested:
         again = Certificate.of_itself(digest(a), certificate.max_error, certificate.seed)
     else:
-        asked = certificate.max_error, certificate.seed, None, certificate.difference
-        again = _Verification(*_sides(a, b, known), *asked).tested().certificate
+        asked = _Verification(*_sides(a, b, known), certificate.max_error, certificate.seed, None, certificate.difference)
+        again = asked.tested().certificate
     for name in ("axes", "difference", "semantics", "rounds", "error_bound", "outcome"):
         if getattr(again, name) != getattr(certificate, name):
             raise InvalidInput(f"certificate: {name!r} is not what repeating the verification gives")
