@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import weakref
@@ -26,6 +27,7 @@ from mugraph.sizes.dims import Declared
 from mugraph.sizes.loaded_pieced import LoadedPieced
 from mugraph.sizes.pieced_functions import pieced_function
 from mugraph.sizes.range_search import superoptimized_for_sizes
+from mugraph.sizes.saved_sizes import LoadedRows
 from mugraph.sizes.symbolic_calls import check_calls
 from mugraph.verifier.parallel_axes import NotParallel
 from threads import at_once
@@ -348,6 +350,72 @@ def test_first_slices_are_computed_alone_when_read_back(monkeypatch: pytest.Monk
     for size in (2, 3, 7, 19):
         x = memory[:size].normal_()
         assert torch.equal(loaded(x, W, V), opt(x))
+
+
+ROWS = """
+import torch
+import torch.nn.functional as F
+
+W, V = torch.zeros(16, 24), torch.zeros(24, 16)
+
+
+def example_inputs():
+    return (torch.randn(2, 3, 16),)
+
+
+def several(x):
+    return torch.softmax(F.silu(x @ W.to(x.dtype)) @ V.to(x.dtype), -1)
+
+
+def otherwise(x):
+    return torch.softmax(F.gelu(x @ W.to(x.dtype)) @ V.to(x.dtype), -1)
+
+
+def mixed(x):
+    return several(x - x.mean(1, keepdim=True))
+"""
+
+
+def test_rows_of_two_dimensions_are_read_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mugraph.pieces.whole_or_pieces._mostly_as_it_is", lambda whole: True)
+
+    def several(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.silu(x @ W.to(x.dtype)) @ V.to(x.dtype), -1)
+
+    batch, length = Dim("batch", 2, 3), Dim("length", 2, 3)
+    opt = mugraph.superoptimize(several, (torch.randn(2, 3, 16),), budget=30.0, profile=False, dynamic={0: {0: batch, 1: length}})
+    assert isinstance(opt, DynamicSuperoptimized)
+    assert opt.rows is not None
+    assert opt.rows.result.pieced is not None
+    folder = opt.save(tmp_path / "rows")
+    loaded = DynamicSuperoptimized.load(folder)
+    assert isinstance(loaded, LoadedRows)
+    assert isinstance(loaded.result, LoadedPieced)
+    for sizes in itertools.product((2, 3), (2, 3)):
+        x = torch.randn(*sizes, 16)
+        torch.testing.assert_close(loaded(x, W, V), several(x.double()).float(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ShapeMismatch):
+        loaded(torch.randn(4, 4, 16), W, V)
+
+    def elsewhere(said: Any) -> None:
+        said["rows"]["results"] = [1]
+
+    def other_range(said: Any) -> None:
+        said["rows"]["first"]["high"] = 4
+
+    refused(changed(folder, tmp_path / "elsewhere", "pieced.json", elsewhere), "rows in other places")
+    refused(changed(folder, tmp_path / "range", "pieced.json", other_range), "malformed.*are the rows")
+    file = tmp_path / "functions.py"
+    file.write_text(ROWS)
+    for word, outcome in (("several", "accepted"), ("otherwise", "rejected"), ("mixed", "rejected")):
+        capsys.readouterr()
+        rounds = None if outcome == "accepted" else 1
+        verify(f"{file}:{word}", certificate=folder, rounds=rounds, json_output=True)
+        told = json.loads(capsys.readouterr().out)
+        assert told["outcome"] == outcome, (word, told["parts"])
+        assert "rows of batch and length" in told["parts"]["slices"]["reason"]
 
 
 def test_where_the_function_itself_answers_nothing_is_saved(tmp_path: Path) -> None:

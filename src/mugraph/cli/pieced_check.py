@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from mugraph.sizes.dims import Declared
 
 if TYPE_CHECKING:
     from mugraph.sizes.pieced_functions import PiecedFunction
+    from mugraph.sizes.rows import Rows
     from mugraph.sizes.saved_pieced import SavedPieced
 
 
@@ -44,6 +46,8 @@ def check_range_in_pieces(folder: Path, word: str | None, rounds: int | None, js
         said = (
             f"the calls at sizes {calls} treat slices alike at every size, and those at {sizes}, with their muGraphs, are these"
         )
+        if saved.rows is not None:
+            said += f"; slices are rows of {saved.rows.first.name} and {saved.rows.second.name}"
         parts = {"slices": Part(Status.CHECKED, said)}
         parts["function"] = NOBODYS if word is None else _function(word, saved, programs)
     except MugraphError as error:
@@ -85,6 +89,23 @@ class _Recorded:
             program = None
         return cls(pieced_function(fn, declared, args, kwargs, program), fn, declared, args, kwargs)
 
+    @classmethod
+    def of_rows(
+        cls, rows: Rows, fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> _Recorded:
+        """A function of rows of two dimensions, with all of them in the second; raises SizeMatters for others."""
+        from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+        from mugraph.sizes.pieced_functions import pieced_function
+        from mugraph.sizes.row_functions import row_function
+
+        found = row_function(fn, declared, args, kwargs)
+        if found.rows.results != rows.results:
+            raise SizeMatters("its results have rows in other places than are saved")
+        sizes = {rows.first.name: 1, rows.second.name: rows.second.low}
+        positional, named = declared.resized(tuple(sizes[name] for name in declared.dims), args, kwargs)
+        recorded = pieced_function(fn, found.declared, positional, named, found.sliced)
+        return cls(recorded, fn, found.declared, positional, named)
+
     def at(self, size: int, word: str) -> Subject:
         """The function, which a word names, with arguments of a size."""
         positional, named = self.declared.resized((size,), self.args, self.kwargs)
@@ -100,7 +121,10 @@ def _function(word: str, saved: SavedPieced, programs: Programs) -> Part:
     from mugraph.sizes.saved_pieced import calls_of
 
     try:
-        recorded = recorded_again(_Recorded.of, word, [(*place, saved.dim) for place in saved.dynamic])
+        if saved.rows is None:
+            recorded = recorded_again(_Recorded.of, word, [(*place, saved.dim) for place in saved.dynamic])
+        else:
+            recorded = recorded_again(partial(_Recorded.of_rows, saved.rows), word, saved.rows.places_in(saved.dynamic))
     except SizeMatters as error:
         return Part(Status.REFUSED, f"{word} is not what it is of each slice at every size: {error}")
     function = recorded.function

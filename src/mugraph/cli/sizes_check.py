@@ -63,8 +63,7 @@ def _recorded(word: str, saved: SavedSizes) -> tuple[SlicedFunction, str]:
     if rows is None:
         sliced = recorded_again(sliced_function, word, [(*place, saved.dim) for place in saved.dynamic])
         return sliced, sliced.claim
-    places = [(argument, place - 1 + more, dim) for argument, place in saved.dynamic for more, dim in enumerate(rows.dims)]
-    found = recorded_again(row_function, word, places)
+    found = recorded_again(row_function, word, rows.places_in(saved.dynamic))
     if found.rows.results != rows.results:
         raise SizeMatters("its results have rows in other places than are saved")
     return found.sliced, found.claim

@@ -294,15 +294,11 @@ class DynamicSuperoptimized(Shared):
         from mugraph.sizes import saved_pieced  # loads PyTorch
         from mugraph.sizes.pieced_functions import LEAST
 
-        if of_rows is not None:
-            raise StorageError(
-                "rows of two dimensions of which kernels run parts only have no folder; save the results of `rows.result.table`"
-            )
         below = {size for (size,) in self.table if size < LEAST}
         alone = {size: self.table[size,] for size in sorted({*self.costs.alone, *below})}
         table = {size: self.table[size,] for size in self.costs.kernels if size not in alone}
         costs = replace(self.costs, alone=all_seconds(alone))
-        return saved_pieced.save(path, pieced, self.declared.dynamic, table, alone, costs, claim)
+        return saved_pieced.save(path, pieced, self.declared.dynamic, table, alone, costs, claim, of_rows)
 
     @staticmethod
     def load(

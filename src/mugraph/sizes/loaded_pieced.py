@@ -21,7 +21,7 @@ from mugraph.sizes.covering import CallingAtSize
 from mugraph.sizes.first_calls import call_each_once, is_of_the_library
 from mugraph.sizes.rescaled_calls import RescaledCalls
 from mugraph.sizes.saved_pieced import Contents, SavedPieced
-from mugraph.sizes.saved_sizes import LoadedSizes
+from mugraph.sizes.saved_sizes import LoadedRows, LoadedSizes
 from mugraph.sizes.sliced_kernels import FirstSlices, example_of
 from mugraph.sizes.sliced_pieces import sliced_pieces
 
@@ -80,14 +80,15 @@ class LoadedPieced(LoadedSizes):
         return f"<LoadedPieced for {self.dim.name} {self.dim.low}..{self.dim.high}: {sizes}>"
 
 
-def load(folder: Path, trust_sources: bool = False) -> LoadedPieced:
+def load(folder: Path, trust_sources: bool = False) -> LoadedPieced | LoadedRows:
     """The range of sizes in a folder; raises what `mugraph.load` raises, also unless results are the same calls of each slice,
     and muGraphs act on slices."""
     saved = SavedPieced.of(folder)
     results = {size: _loaded(place, trust_sources) for size, place in saved.programs.items()}
     saved.check({size: Contents.of(result) for size, result in results.items()})
     table, alone = ({size: results[size] for size in sizes} for sizes in (saved.costs.kernels, saved.costs.alone))
-    return LoadedPieced(saved, table, alone)
+    loaded = LoadedPieced(saved, table, alone)
+    return loaded if saved.rows is None else LoadedRows(saved.rows, loaded)
 
 
 def _loaded(place: Path, trust_sources: bool) -> Superoptimized:

@@ -49,6 +49,10 @@ class RowFunction:
     pairs: tuple[Sizes, ...]
     """Sizes of the first and the second dimension at which programs were compared."""
 
+    def to_json(self) -> dict[str, Any]:
+        """What a folder says of the two dimensions, and where programs were compared."""
+        return {**self.rows.to_json(), "compared": [list(pair) for pair in self.pairs]}
+
     @property
     def claim(self) -> str:
         """For which sizes results are rows of others, and why, in a sentence."""

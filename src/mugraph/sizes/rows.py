@@ -7,7 +7,7 @@ sizes is enough (docs/theory.md, "Rows of two sizes").
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from mugraph.errors import InvalidInput, ShapeMismatch
@@ -87,11 +87,22 @@ class Rows:
         first, second = (
             Dim(str(record[name]["name"]), record[name]["low"], record[name]["high"]) for name in ("first", "second")
         )
-        places = tuple((number, place - 1) for number, place in enumerate(inputs) if place is not None)
         results = tuple(None if place is None else int(place) for place in record["results"])
-        if any(place < 0 for _, place in places) or any(place is not None and place < 0 for place in results):
+        if any(place is not None and place < 0 for place in results):
             raise ValueError("rows have two dimensions side by side")
-        return cls(first, second, places, results)
+        return cls(first, second, (), results).with_inputs(inputs)
+
+    def with_inputs(self, inputs: Sequence[int | None]) -> Self:
+        """These for calls with one tensor per input, which have the second dimension at `inputs`; raises ValueError where one has
+        none before it."""
+        places = tuple((number, place - 1) for number, place in enumerate(inputs) if place is not None)
+        if any(place < 0 for _, place in places):
+            raise ValueError("rows have two dimensions side by side")
+        return replace(self, places=places)
+
+    def places_in(self, dynamic: Sequence[tuple[int | str, int]]) -> list[tuple[int | str, int, Dim]]:
+        """Where arguments of a function have both dimensions, of which the second is at these places."""
+        return [(argument, place - 1 + more, dim) for argument, place in dynamic for more, dim in enumerate(self.dims)]
 
 
 def _reshaped(tensor: torch.Tensor, place: int, sizes: tuple[int, int], wanted: tuple[int, int]) -> torch.Tensor:

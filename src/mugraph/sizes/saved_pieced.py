@@ -50,6 +50,9 @@ from mugraph.sizes.chunk_plans import Costs
 from mugraph.sizes.dims import Dim, Dynamic
 from mugraph.sizes.pieced_functions import LEAST, PiecedFunction, check_results, is_in_slices, places_of_outputs
 from mugraph.sizes.range_folder import RangeFolder, document_of, seconds_of
+from mugraph.sizes.row_functions import RowFunction
+from mugraph.sizes.rows import Rows
+from mugraph.sizes.saved_sizes import has_rows
 from mugraph.sizes.sliced_programs import Places
 from mugraph.sizes.symbolic_calls import check_calls
 from mugraph.verifier.certificate import digest
@@ -68,9 +71,10 @@ def save(
     alone: Mapping[int, Superoptimized],
     costs: Costs,
     claim: str,
+    of_rows: RowFunction | None = None,
 ) -> Path:
     """Write the results of a `table` that others are put together of, and those that run their size `alone`, to a folder, as
-    `mugraph.results.serialization.save` does.
+    `mugraph.results.serialization.save` does, and which two dimensions the slices are rows of.
 
     Raises StorageError where the function itself answers at some size, or where it is not known of its calls as they were
     recorded at two sizes, without it, that they act on slices.
@@ -100,6 +104,8 @@ def save(
         **range_folder.said_of_costs(costs, table),
         "alone": {str(size): costs.alone[size] for size in sorted(alone)},
     }
+    if of_rows is not None:
+        record["rows"] = of_rows.to_json()
     folders = {size: _documents(result) for size, result in {**table, **alone}.items()}
     return write_folder(path, range_folder.files_by_size(PIECED, record, folders, some.target))
 
@@ -247,6 +253,8 @@ class SavedPieced:
     costs: Costs
     programs: Mapping[int, Path]
     """The folders of the results, by size: those in `costs.kernels` are put together, those in `costs.alone` are not."""
+    pair: Rows | None
+    """The two dimensions that slices are rows of, where they are, in no arguments yet."""
 
     @classmethod
     def of(cls, folder: Path) -> SavedPieced:
@@ -283,8 +291,11 @@ class SavedPieced:
             raise ValueError(f"sizes {sorted(sizes)} are not those of results from {dim.low} to {dim.high}, one each")
         if min(costs.kernels) < LEAST or not {*range(dim.low, LEAST)} <= costs.alone.keys():
             raise ValueError(f"sizes below {LEAST} are put together of no others, and have results of their own")
+        pair = Rows.of_json(record["rows"], ()) if "rows" in record else None
+        if pair is not None and pair.dim != dim:
+            raise ValueError(f"{pair.dim} are the rows, and {dim} is the dimension")
         said = saved.folder, dim, saved.dynamic, saved.claim
-        return cls(*said, name, structure, written, recorded, given, costs, saved.programs(sizes))
+        return cls(*said, name, structure, written, recorded, given, costs, saved.programs(sizes), pair)
 
     @cached_property
     def calls(self) -> CheckedCalls:
@@ -294,6 +305,20 @@ class SavedPieced:
         except SizeMatters as error:
             file = self.folder / document_of(PIECED)
             raise InvalidInput(f"{file}: its calls are not those of slices: {error}; do not use it") from None
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """The two dimensions that slices are rows of, where they are; raises InvalidInput unless calls have both there."""
+        if self.pair is None:
+            return None
+        file = self.folder / document_of(PIECED)
+        try:
+            rows = self.pair.with_inputs(self.calls.inputs[: self.given])
+        except ValueError as error:
+            raise InvalidInput(f"{file} is malformed: {error}") from None
+        if not has_rows(rows, self.calls, self.structure):
+            raise InvalidInput(f"{file}: results have rows in other places than it says; do not use it")
+        return rows
 
     def check(self, results: Mapping[int, Contents]) -> None:
         """Raise InvalidInput, naming the folder, unless results by size are those that others are put together of, or run their

@@ -58,7 +58,7 @@ def save(
         **range_folder.said_of_costs(costs, table),
     }
     if of_rows is not None:
-        record["rows"] = {**of_rows.rows.to_json(), "compared": [list(pair) for pair in of_rows.pairs]}
+        record["rows"] = of_rows.to_json()
     return range_folder.save(path, RANGE, record, table)
 
 
@@ -231,12 +231,12 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedSizes | LoadedRows:
     loaded = LoadedSizes(saved, saved.inputs, table, largest)
     if saved.rows is None:
         return loaded
-    if not _has_rows(saved.rows, largest, saved.structure):
+    if not has_rows(saved.rows, largest, saved.structure):
         raise InvalidInput(f"{folder}: results have rows in other places than it says; do not use it")
     return LoadedRows(saved.rows, loaded)
 
 
-def _has_rows(rows: Rows, program: SlicedProgram, structure: Any) -> bool:
+def has_rows(rows: Rows, program: OutputPlaces, structure: Any) -> bool:
     """Whether each tensor of a structure that is to have two dimensions of rows has the axis in the second of them."""
     numbers = tree_leaves(filled(structure, range(len(program.outputs))))
     if len(numbers) != len(rows.results):
