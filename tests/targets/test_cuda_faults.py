@@ -13,6 +13,8 @@ import pytest
 from lower.graphs import attention, rms_norm_linear
 from lower.test_staging import normed_twice
 from mugraph.ir import DType, Graph
+from mugraph.lower.register_reductions import reduction_of
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.machine import Cuda
 from targets.plants import sound
@@ -37,10 +39,18 @@ def kernel_text(graph: Graph, machine: EmulatedCuda = CLEAN) -> str:
 
 def is_caught(graph: Graph, old: str, new: str, occurrence: int = 0, clean: EmulatedCuda = CLEAN) -> bool:
     """Whether replacing one occurrence of `old` in the kernel shows."""
-    kernel = kernel_text(graph, clean)
+    return shows(graph, replaced(kernel_text(graph, clean), old, new, occurrence), clean)
+
+
+def replaced(kernel: str, old: str, new: str, occurrence: int = 0) -> str:
     *before, after = kernel.split(old, occurrence + 1)
     assert len(before) == occurrence + 1, f"the kernel has no {old!r} number {occurrence}"
-    changed = old.join(before) + new + after
+    return old.join(before) + new + after
+
+
+def shows(graph: Graph, changed: str, clean: EmulatedCuda = CLEAN) -> bool:
+    """Whether another text in the place of the kernel's gives a finding or a wrong result."""
+    kernel = kernel_text(graph, clean)
     machine = replace(clean, edit=lambda text: text.replace(kernel, changed), findings=[])
     error = emulated(graph, machine, lowered=sound(graph, clean.machine, clean.apart))
     dtype = graph.inputs()[0].output.dtype
@@ -53,14 +63,45 @@ def first(pattern: str, kernel: str) -> re.Match[str]:
     return match
 
 
+def copied_out(kernel: Kernel) -> str:
+    """The buffer that the results of the only reduction in registers are stored in behind the loop."""
+    (copy,) = (s for s in kernel.after if isinstance(s, Elementwise) and reduction_of(kernel, s) is not None)
+    return copy.target.buffer
+
+
+NEEDLESS = re.compile(r"__syncthreads\(\);(?=\s*\{[^}]*float total = \w+_held;\s*total)")
+"""The barrier before results of a reduction are stored where the loop has had a factor of its product."""
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_removed_barrier(name: str) -> None:
-    _, *behind = kernel_text(GRAPHS[name]).split("__syncthreads();")
-    assert len(behind) >= 2
-    for number, text in enumerate(behind):
-        # Results of the reduction lie where the first panel alone was read, which the passes do not see through.
-        needless = name == "vector units" and re.match(r"\s*\{[^}]*float total = \w+_held;\s*total", text)
-        assert needless or is_caught(GRAPHS[name], "__syncthreads();", "", number), f"barrier {number}"
+    kernel = kernel_text(GRAPHS[name])
+    needless = [match.start() for match in NEEDLESS.finditer(kernel)] if name == "vector units" else []
+    places = [match.start() for match in re.finditer(r"__syncthreads\(\);", kernel)]
+    assert len(places) >= 2
+    for number, place in enumerate(places):
+        assert is_caught(GRAPHS[name], "__syncthreads();", "", number) == (place not in needless), f"barrier {number}"
+
+
+def test_a_barrier_is_needless_where_results_lie_in_a_panel_that_was_left() -> None:
+    """The eight results take the first row's values of k from 0 to 7, which threads read for panel 0 alone. They have met before
+    each of the seven panels behind it, so that none reads them any more. Passes see buffers and not panels, and have the threads
+    meet once again. Where the last panel's values lie, they must."""
+    graph = GRAPHS["vector units"]
+    text, (kernel,) = kernel_text(graph), sound(graph, CLEAN.machine, CLEAN.apart).kernels
+    (product,) = (s for s in kernel.body if isinstance(s, Matmul))
+    results, panels = copied_out(kernel), product.panels
+    assert panels is not None
+    assert kernel.buffer(results).offset == kernel.buffer(product.left.buffer).offset
+    assert kernel.buffer(results).elements <= panels.depth < product.left.shape[-1]
+    place = first(rf"{results} = [^;]*shared_memory\(\) \+ (\d+)", text)
+    late = int(place[1]) + 4 * (product.left.shape[-1] - panels.depth)
+    moved = text.replace(place[0], place[0].replace(place[1], str(late)))
+    assert not shows(graph, moved)
+    for places, caught in ((text, False), (moved, True)):
+        without, count = NEEDLESS.subn("", places)
+        assert count == 1
+        assert [shows(graph, without, replace(CLEAN, seed=seed)) for seed in range(3)] == [caught] * 3
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -80,6 +121,18 @@ def test_live_buffers_that_overlap(name: str) -> None:
     assert len(places) > 1
     for below, offset in itertools.pairwise(sorted(places)[:5]):
         assert is_caught(GRAPHS[name], f"{places[offset]} {offset})", f"{places[offset]} {below})"), f"buffer at {offset}"
+
+
+def test_what_is_stored_behind_the_loop_over_what_is_read_there() -> None:
+    graph = GRAPHS["vector units"]
+    (kernel,) = sound(graph, CLEAN.machine, CLEAN.apart).kernels
+    results = copied_out(kernel)
+    (reader,) = (s for s in kernel.after if results in {tile.buffer for tile in s.sources})
+    (other,) = {tile.buffer for tile in reader.sources} - {results}
+    own, others = (kernel.buffer(name).offset for name in (results, other))
+    assert own != others
+    place = first(rf"{results} = [^;]*shared_memory\(\) \+ {own}", kernel_text(graph))[0]
+    assert is_caught(graph, place, place.replace(str(own), str(others)))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
