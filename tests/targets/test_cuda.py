@@ -173,3 +173,15 @@ def test_products_of_every_orientation(dtype: DType, computed: bool) -> None:
     on = machine()
     assert emulated(products(dtype, computed), on) < ERRORS[dtype]
     assert on.findings == []
+
+
+@pytest.mark.parametrize("op", ["sigmoid", "silu"])
+def test_operators_negate_negative_constants(op: str) -> None:
+    builder = GraphBuilder(Level.KERNEL)
+    x = builder.input("x", (4, 8), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    tile = block.iterator(0, builder.tensor(x), (None,), None)
+    result = block.add("add", tile, block.add(op, block.constant(-1.0, DType.FP32)))
+    saved = block.add("output_saver", result, omap=(0,))
+    graph = builder.build(builder.graph_defined(block.build([saved]), [x]))
+    assert emulated(graph, machine()) < ERRORS[DType.FP32]

@@ -95,9 +95,10 @@ def write_expression(text: KernelText, expression: Expression, sources: Sequence
             case Source(index):
                 names[node] = sources[index]
             case Constant(value):
-                names[node] = number(value)
+                written = number(value)
+                names[node] = f"({written})" if written.startswith("-") else written
             case Apply(template, arguments):
-                name, written = f"v{len(names)}", _QUOTIENT if quotients and template == _DIVISION else template
-                text.line(f"const float {name} = {written.format(*(names[argument] for argument in arguments))};")
+                name, form = f"v{len(names)}", _QUOTIENT if quotients and template == _DIVISION else template
+                text.line(f"const float {name} = {form.format(*(names[argument] for argument in arguments))};")
                 names[node] = name
     return names[expression]
