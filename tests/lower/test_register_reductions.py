@@ -145,3 +145,16 @@ def test_the_checker_refuses_to_read_what_only_some_lanes_have() -> None:
         check(replace(kernel, after=tuple(read if s == copy else s for s in kernel.after)))
     with pytest.raises(InvalidGraph, match="is a sum in registers"):
         check(replace(kernel, threads=8))
+
+
+def test_the_checker_refuses_a_start_that_lanes_would_add_up() -> None:
+    kernel = kernel_of(statistics())
+    total, largest = in_registers(kernel)
+    for reduction, refused in ((largest, False), (total, True)):
+        before = (s for s in kernel.before if s.target != reduction.target)
+        changed = replace(kernel, before=(Elementwise(reduction.target, (), Constant(1.0)), *before))
+        if refused:
+            with pytest.raises(InvalidGraph, match="is a sum in registers"):
+                check(changed)
+        else:
+            check(changed)

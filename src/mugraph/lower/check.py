@@ -22,7 +22,7 @@ from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.order import first_conflict
 from mugraph.lower.parts_of_panels import can_take_parts
 from mugraph.lower.producer_warps import can_have_producer
-from mugraph.lower.register_reductions import keeps_results, reduction_into, reduction_of
+from mugraph.lower.register_reductions import keeps_results, reduction_into, reduction_of, starts_every_lane
 from mugraph.lower.scalar_expressions import Constant, Source, subexpressions
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tensor_maps import box_copies
@@ -215,11 +215,21 @@ def _may_hold(kernel: Kernel, statement: Statement, tile: Tile) -> bool:
         case Matmul():
             return reduction_into(kernel, tile.buffer) is None
         case Elementwise():
-            copies = isinstance(statement.expression, Constant | Source) and len(statement.sources) < 2
-            return statement.combine is None and (copies or reduction_of(kernel, statement) is None)
+            reduction = reduction_of(kernel, statement)
+            return statement.combine is None and (reduction is None or _starts_or_copies(statement, reduction))
         case Reduce():
             keeps = statement.accumulate and keeps_results(kernel, statement)
             return keeps and tile is statement.target and reduction_into(kernel, tile.buffer) == statement
+    return False
+
+
+def _starts_or_copies(statement: Elementwise, reduction: Reduce) -> bool:
+    """Whether a statement starts what lanes have of a reduction's results, or copies the results out, and does no more."""
+    match statement.expression:
+        case Constant() as start:
+            return statement.target.buffer == reduction.target.buffer and starts_every_lane(reduction.combine, start)
+        case Source():
+            return len(statement.sources) == 1
     return False
 
 

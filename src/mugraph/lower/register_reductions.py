@@ -56,6 +56,11 @@ def reduction_of(kernel: Kernel, statement: Elementwise) -> Reduce | None:
     return next((reduction for reduction in found if reduction is not None), None)
 
 
+def starts_every_lane(combine: Combine, start: Constant) -> bool:
+    """Whether what is combined from several lanes is right if each of them starts with a number."""
+    return combine is Combine.MAX or start.value == combine.identity
+
+
 def _start(kernel: Kernel, statement: Statement) -> Constant | None:
     """What an accumulator starts as that a statement alone touches in the loop, if each of several threads may start with it;
     else None."""
@@ -69,7 +74,7 @@ def _start(kernel: Kernel, statement: Statement) -> Constant | None:
     start = fill.expression if isinstance(fill, Elementwise) and fill.combine is None else None
     if not isinstance(start, Constant):
         return None
-    return start if statement.combine is Combine.MAX or start.value == statement.combine.identity else None
+    return start if starts_every_lane(statement.combine, start) else None
 
 
 def _reduced_term(kernel: Kernel, reduction: Reduce) -> Elementwise | None:
