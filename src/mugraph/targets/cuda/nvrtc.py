@@ -116,7 +116,7 @@ def _require_architecture(architecture: str, nvrtc: ModuleType) -> None:
 
 
 def _with_fewest_spills(text: str, architecture: str) -> Cubin:
-    """The machine code of kernels, where they spill registers with loops unrolled less, if fewer bytes are spilled then."""
+    """The machine code of kernels; of all of them with loops unrolled less, if some spill registers and fewer bytes do then."""
     usual = _compile(text, architecture)
     if not _spilled(usual):
         return usual
