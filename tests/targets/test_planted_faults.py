@@ -17,7 +17,7 @@ from mugraph.devices import device_for
 from mugraph.errors import InvalidGraph
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
-from mugraph.ir import DType
+from mugraph.ir import DType, Graph
 from mugraph.lower import construct
 from mugraph.lower.check import check
 from mugraph.lower.memory import lifetimes
@@ -32,17 +32,19 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulato
 MACHINE = Cuda("sm_90", 200_000)
 
 
-def test_there_is_a_place_for_every_kind_of_fault() -> None:
+ATTENTION = attention(queries=16, keys=64, width=32, loop=2, dtype=DType.BF16)
+RMS_NORM = rms_norm_linear(rows=13, inner=96, columns=40, grid=1, loop=3, dtype=DType.BF16)
+
+
+@pytest.mark.parametrize(("graph", "missing"), [(ATTENTION, set()), (RMS_NORM, {"overlap"})], ids=["attention", "rms_norm"])
+def test_there_is_a_place_for_every_kind_of_fault(graph: Graph, missing: set[str]) -> None:
+    """What a loop adds up stays in registers, so that no two buffers of RMSNorm are needed at once."""
     on = EmulatedCuda(MACHINE, apart=True)
-    for graph in (
-        attention(queries=16, keys=64, width=32, loop=2, dtype=DType.BF16),
-        rms_norm_linear(rows=13, inner=96, columns=40, grid=1, loop=3, dtype=DType.BF16),
-    ):
-        kernels = [launch.kernel for launch in on.lower(graph).values()]
-        text = on.print(kernels)[SOURCE_NAME]
-        planted = list(plants(kernels, text))
-        assert {plant.kind for plant in planted} == {"barrier", "wait", "mask", "layout", "swizzle", "overlap"}
-        assert text not in {plant.text for plant in planted}
+    kernels = [launch.kernel for launch in on.lower(graph).values()]
+    text = on.print(kernels)[SOURCE_NAME]
+    planted = list(plants(kernels, text))
+    assert {plant.kind for plant in planted} == {"barrier", "wait", "mask", "layout", "swizzle", "overlap"} - missing
+    assert text not in {plant.text for plant in planted}
 
 
 def test_swizzles_and_strides_of_one_row_are_no_faults() -> None:
