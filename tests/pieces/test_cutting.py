@@ -454,8 +454,8 @@ def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.Mon
 def test_programs_leave_time_for_calls_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, slowdown: float, call: float, seconds: float
 ) -> None:
-    monkeypatch.setattr("mugraph.pieces.cutting.slowdown", lambda: slowdown)
-    monkeypatch.setattr("mugraph.pieces.cutting.slowdown_of_calls", lambda: slowdown)
+    monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: slowdown)
+    monkeypatch.setattr("mugraph.devices.host.slowdown_of_calls", lambda: slowdown)
     assert _before_calls(Deadline(60.0), call).remaining == pytest.approx(seconds, abs=0.1)
     assert _before_calls(Deadline(None), call).remaining is None
 

@@ -52,8 +52,9 @@ def after_a_chain(q: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares of a budget are those of a machine with nothing else to do."""
     monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 1.0)
-    for module in ("library_ways", "piece_optimizer", "products_apart"):
-        monkeypatch.setattr(f"mugraph.pieces.{module}.slowdown_of_calls", lambda: 1.0)
+    monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: 1.0)
+    for module in ("devices.host", "pieces.library_ways", "pieces.products_apart"):
+        monkeypatch.setattr(f"mugraph.{module}.slowdown_of_calls", lambda: 1.0)
 
 
 def recorded(function: Callable[..., object] = decode) -> fx.GraphModule:
@@ -315,8 +316,8 @@ def test_time_is_kept_for_the_duel_of_a_piece(stage: float, graph: float, kept: 
 
 
 def test_what_is_kept_for_a_duel_is_what_calls_are_predicted_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 2.0)
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown_of_calls", lambda: 2.0)
+    monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: 2.0)
+    monkeypatch.setattr("mugraph.devices.host.slowdown_of_calls", lambda: 2.0)
     asked: list[float] = []
 
     def superoptimized(*program: object, budget: float, **settings: object) -> None:

@@ -45,8 +45,8 @@ def test_a_busy_machine_is_given_more_rounds_as_far_as_there_is_time(
 def test_a_search_leaves_time_for_calls_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, slowdown: float, call: float, left: float
 ) -> None:
-    monkeypatch.setattr("mugraph.selection.own_function.slowdown", lambda: slowdown)
-    monkeypatch.setattr("mugraph.selection.own_function.slowdown_of_calls", lambda: slowdown)
+    monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: slowdown)
+    monkeypatch.setattr("mugraph.devices.host.slowdown_of_calls", lambda: slowdown)
     assert before_calls(Deadline(60.0), call).remaining == pytest.approx(left, abs=0.1)
     assert before_calls(Deadline(0.0), call).passed
     assert before_calls(Deadline(None), call).remaining is None

@@ -94,13 +94,10 @@ class _Recorded:
         cls, rows: Rows, fn: Callable[..., Any], declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> _Recorded:
         """A function of rows of two dimensions, with all of them in the second; raises SizeMatters for others."""
-        from mugraph.frontend.symbolic_sizes.axes import SizeMatters
         from mugraph.sizes.pieced_functions import pieced_function
         from mugraph.sizes.row_functions import row_function
 
-        found = row_function(fn, declared, args, kwargs)
-        if found.rows.results != rows.results:
-            raise SizeMatters("its results have rows in other places than are saved")
+        found = row_function(fn, declared, args, kwargs).as_saved(rows)
         sizes = {rows.first.name: 1, rows.second.name: rows.second.low}
         positional, named = declared.resized(tuple(sizes[name] for name in declared.dims), args, kwargs)
         recorded = pieced_function(fn, found.declared, positional, named, found.sliced)

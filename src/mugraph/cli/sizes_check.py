@@ -55,7 +55,6 @@ def _function(word: str, saved: SavedSizes, programs: Programs) -> Part:
 
 def _recorded(word: str, saved: SavedSizes) -> tuple[SlicedFunction, str]:
     """The function of a range of sizes, or of rows of two dimensions, and for which sizes it is that; raises SizeMatters."""
-    from mugraph.frontend.symbolic_sizes.axes import SizeMatters
     from mugraph.sizes.row_functions import row_function
     from mugraph.sizes.sliced_functions import sliced_function
 
@@ -63,7 +62,5 @@ def _recorded(word: str, saved: SavedSizes) -> tuple[SlicedFunction, str]:
     if rows is None:
         sliced = recorded_again(sliced_function, word, [(*place, saved.dim) for place in saved.dynamic])
         return sliced, sliced.claim
-    found = recorded_again(row_function, word, rows.places_in(saved.dynamic))
-    if found.rows.results != rows.results:
-        raise SizeMatters("its results have rows in other places than are saved")
+    found = recorded_again(row_function, word, rows.places_in(saved.dynamic)).as_saved(rows)
     return found.sliced, found.claim

@@ -115,6 +115,12 @@ def slowdown_of_calls() -> float:
     return slowdown() ** (_TOGETHER if kernel_threads() > 1 else 1)
 
 
+def seconds_when_busy(seconds: float, calls: float) -> float:
+    """What takes so many seconds on a quiet machine takes on this one, as busy as it is, and no less than calls on all threads do
+    that take `calls` seconds there."""
+    return max(seconds * slowdown(), calls * slowdown_of_calls())
+
+
 def processor_features(cpuinfo: Path) -> frozenset[str]:
     """The instruction-set flags Linux reports for the first core; empty where there is no such file."""
     try:

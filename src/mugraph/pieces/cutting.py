@@ -21,7 +21,7 @@ from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from mugraph.devices import device_for
-from mugraph.devices.host import slowdown, slowdown_of_calls
+from mugraph.devices.host import seconds_when_busy, slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import MugraphError
 from mugraph.frontend.calls.calling import arguments_of
@@ -129,7 +129,7 @@ def superoptimized_in_pieces(
 
 def _before_calls(deadline: Deadline, seconds: float) -> Deadline:
     """The deadline of the programs, which leaves time for calls of the whole, of so many predicted seconds each."""
-    return deadline.leaving(max(_CALLS_SECONDS * slowdown(), _CALLS * seconds * slowdown_of_calls()), _CALLS_SHARE)
+    return deadline.leaving(seconds_when_busy(_CALLS_SECONDS, _CALLS * seconds), _CALLS_SHARE)
 
 
 def _seconds_of_a_call(recorded: RecordedGraph, target: str) -> float:

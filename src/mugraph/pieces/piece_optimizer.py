@@ -18,7 +18,7 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices import Device, device_for
-from mugraph.devices.host import slowdown, slowdown_of_calls
+from mugraph.devices.host import seconds_when_busy, slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.operators.torch_casts import tensor_of
@@ -366,8 +366,8 @@ class Optimizer:
         """What comparing kernels of a piece with PyTorch's calls takes on this machine, as busy as it is, by prediction."""
         if not self.measures:
             return 0.0
-        calls = _COMPARED_CALLS * seconds_of_calls(piece.nodes, device_for(self.options.target))
-        return max(_COMPARED_SECONDS * slowdown(), calls * slowdown_of_calls())
+        call = seconds_of_calls(piece.nodes, device_for(self.options.target))
+        return seconds_when_busy(_COMPARED_SECONDS, _COMPARED_CALLS * call)
 
     def _seconds_of_torch(self, piece: Piece) -> float:
         """Seconds of a call of a piece as PyTorch makes it by default, of a few."""

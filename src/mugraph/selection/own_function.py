@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mugraph.devices.host import slowdown, slowdown_of_calls
+from mugraph.devices.host import seconds_when_busy, slowdown
 from mugraph.runtime.baselines import BaselineComparison, compare
 from mugraph.support.deadline import Deadline
 from mugraph.targets.machine import Machine
@@ -23,7 +23,7 @@ _KEPT_SECONDS, _KEPT_CALLS, _KEPT_SHARE = 1.0, 24, 0.3
 
 def before_calls(deadline: Deadline, seconds: float) -> Deadline:
     """The deadline of a search that leaves time for whole calls of so many predicted seconds each."""
-    return deadline.leaving(max(_KEPT_SECONDS * slowdown(), _KEPT_CALLS * seconds * slowdown_of_calls()), _KEPT_SHARE)
+    return deadline.leaving(seconds_when_busy(_KEPT_SECONDS, _KEPT_CALLS * seconds), _KEPT_SHARE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,12 @@ class RowFunction:
         """What a folder says of the two dimensions, and where programs were compared."""
         return {**self.rows.to_json(), "compared": [list(pair) for pair in self.pairs]}
 
+    def as_saved(self, rows: Rows) -> RowFunction:
+        """Itself; raises SizeMatters where its results have rows in other places than those of a folder."""
+        if self.rows.results != rows.results:
+            raise SizeMatters("its results have rows in other places than are saved")
+        return self
+
     @property
     def claim(self) -> str:
         """For which sizes results are rows of others, and why, in a sentence."""
