@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,6 +56,12 @@ def first_line(failure: Exception) -> str:
 
 Clock = Callable[[], float]
 """Gives seconds: of the wall or, for work on one thread of a busy machine, of the process."""
+
+
+def processor_seconds() -> float:
+    """Seconds of processors that this process has had, and those processes, as of compilers, that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def compared(

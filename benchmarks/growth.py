@@ -18,7 +18,6 @@ import json
 import math
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 import mugraph
+from contestants import processor_seconds
 from kept import Record
 from long_programs import Layer, Maker, evidence
 from mugraph.runtime import build
@@ -77,9 +77,9 @@ def measured(kind: str, operators: int, budget: float | None) -> Record:
     model, x = Layers(kind, operators), torch.randn(ROWS, WIDTH)
     with torch.no_grad():
         mugraph.superoptimize(torch.exp, (x,), profile=False, cache="off")  # loads what PyTorch traces with
-        started, before = time.perf_counter(), _processor_seconds()
+        started, before = time.perf_counter(), processor_seconds()
         opt = mugraph.superoptimize(model, (x,), budget=budget, profile=False, cache="off", seed=0)
-    seconds, processor = time.perf_counter() - started, _processor_seconds() - before
+    seconds, processor = time.perf_counter() - started, processor_seconds() - before
     made = {"kind": kind, "operators": model.operators, "layers": len(model.layers), "budget": budget}
     made |= {"seconds": seconds, "processor_seconds": processor, "compiler_seconds": _compiler_seconds(opt.results)}
     compiled = sum(result.report.compile_seconds for result in opt.results)
@@ -89,17 +89,12 @@ def measured(kind: str, operators: int, budget: float | None) -> Record:
 
 def _compiler_seconds(results: Sequence[mugraph.Superoptimized]) -> float:
     """Of processors, for compiling the muGraphs of results once more."""
-    before = _processor_seconds()
+    before = processor_seconds()
     with tempfile.TemporaryDirectory() as directory:
         for result in results:
             build(result.graph, cache_directory=Path(directory))
-    return _processor_seconds() - before
-
-
-def _processor_seconds() -> float:
-    """Of this process and those that it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    taken: float = processor_seconds() - before
+    return taken
 
 
 KEPT = ("found", "byte_share", "programs", "search_seconds", "verify_seconds", "with_bounds", "largest_bound", "left")

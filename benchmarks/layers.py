@@ -6,7 +6,11 @@
 
 Each case runs in a process of its own, with an empty cache. Weights are random parameters; decoding reads 4,096 cached keys and
 returns the new key and value. Contestants hold the same weights and are called in bursts, in random order, with a pause of 50 ms
-in between; outputs are compared with float64. Results are added to `benchmarks/results/layers.json`.
+in between, timed by the clock or, on one thread, in processor time; outputs are compared with float64. With `--limits` reading
+what a call must read, and the layer's products by the library, stand beside them: what PyTorch takes beyond the second is all
+that kernels for the rest can save. Results are added to `benchmarks/results/layers.json`. Beside other work on the machine the
+clock says little: `processor_seconds` are those of all threads and compilers, and `stage_processor_seconds` those from when
+progress names a stage until it names another.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mugraph
-from contestants import Call, by_inductor, error, in_bursts, tensors
+from contestants import Call, Clock, by_inductor, error, in_bursts, processor_seconds, tensors
+from cpu_limits import limits
 from mugraph.devices import device_for
 from mugraph.results.data import Report
 from mugraph.support.progress import Event
@@ -40,6 +45,8 @@ RESULT = Path(__file__).parent / "results" / "layers.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 CACHED = 4096
 BURSTS = 9
+LEAST = "at least: "
+"""Before the names of what a call must do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,26 +256,60 @@ def case_of(name: str, dtype: str, scale: int) -> Case:
     return Case(case.layer.eval().requires_grad_(False).to(DTYPES[dtype]), tuple(each.to(DTYPES[dtype]) for each in case.inputs))
 
 
-def measured(name: str, dtype: str, scale: int, budget: float, rivals: bool) -> dict[str, Any]:
-    """One case in this process: of the call its seconds, memory and coverage, and of the result its speed beside others."""
-    case = case_of(name, dtype, scale)
-    proofs: list[float] = []
+class Told:
+    """Seconds of a call, of the clock and of processors, by its progress: a stage lasts until another one is told."""
 
-    def note(event: Event) -> None:
+    def __init__(self) -> None:
+        self.started, self.processor = time.perf_counter(), processor_seconds()
+        self.stage, self.since = "trace", self.processor
+        self.of_stages: dict[str, float] = {}
+        self.proofs: list[tuple[float, float]] = []
+
+    def __call__(self, event: Event) -> None:
+        self._charge()
         if event.stage == "proved":
-            proofs.append(time.perf_counter() - before)
+            self.proofs.append((time.perf_counter() - self.started, self.since - self.processor))
+        else:
+            self.stage = event.stage
 
-    before = time.perf_counter()
-    optimized = mugraph.superoptimize(case.layer, case.inputs, budget=budget, cache="off", progress=note)
-    seconds = time.perf_counter() - before
+    def _charge(self) -> None:
+        now = processor_seconds()
+        self.of_stages[self.stage] = self.of_stages.get(self.stage, 0.0) + now - self.since
+        self.since = now
+
+    def end(self) -> None:
+        """The call has returned."""
+        self._charge()
+        self.seconds = time.perf_counter() - self.started
+
+    def record(self) -> dict[str, Any]:
+        """Of the whole call, until something was proved first, and of processors by stages."""
+        first, processor_of_first = min(self.proofs, default=(None, None))
+        return {
+            "seconds": self.seconds,
+            "processor_seconds": sum(self.of_stages.values()),
+            "first_proof_seconds": first,
+            "first_proof_processor_seconds": processor_of_first,
+            "stage_processor_seconds": self.of_stages,
+        }
+
+
+def measured(name: str, dtype: str, scale: int, budget: float, rivals: bool, least: bool) -> dict[str, Any]:
+    """One case in this process: of the call its seconds, memory and coverage, and of the result its speed beside others.
+
+    Others are PyTorch's ways where `rivals` are wanted, and what the layer takes at `least`.
+    """
+    case = case_of(name, dtype, scale)
+    told = Told()
+    optimized = mugraph.superoptimize(case.layer, case.inputs, budget=budget, cache="off", progress=told)
+    told.end()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     record: dict[str, Any] = {
         "case": name,
         "dtype": dtype,
         "scale": scale,
         "budget": budget,
-        "seconds": seconds,
-        "first_proof_seconds": min(proofs, default=None),
+        **told.record(),
         "peak_bytes": peak,
         **_told(optimized.report, optimized),
     }
@@ -278,10 +319,17 @@ def measured(name: str, dtype: str, scale: int, budget: float, rivals: bool) -> 
             calls["inductor"] = by_inductor(case.layer, case.inputs)
             calls["inductor frozen"] = by_inductor(case.layer, case.inputs, freezing=True)
         outputs = {title: tensors(call()) for title, call in calls.items()}
-        record["seconds_of_a_call"] = in_bursts(calls, BURSTS)
+        limited = limits(case.layer, case.inputs) if least else None
+        calls |= {} if limited is None else {f"{LEAST}{title}": call for title, call in limited.calls.items()}
+        record["seconds_of_a_call"] = in_bursts(calls, BURSTS, clock())
         exact = tensors(case.layer.double()(*(each.double() for each in case.inputs)))
     record["errors"] = {title: error(given, exact) for title, given in outputs.items()}
     return record
+
+
+def clock() -> Clock:
+    """Processor time says more than the wall's on a busy machine, where calls run on one thread."""
+    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def _told(report: Report, optimized: Any) -> dict[str, Any]:
@@ -319,15 +367,18 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=1, help="what widths are divided by")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of each call")
     parser.add_argument("--no-rivals", action="store_true", help="eager alone beside the result")
+    parser.add_argument("--limits", action="store_true", help="what a layer takes at least beside the result (`cpu_limits.py`)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--record", type=Path, default=RESULT)
     parser.add_argument("--here", action="store_true", help="one case in this process, as JSON")
     options = parser.parse_args()
     unknown = set(options.cases) - set(CASES)
     if unknown:
         parser.error(f"no layer named {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    torch.set_num_threads(options.threads)
     if options.here:
         [name], [dtype] = options.cases, options.dtypes
-        print(json.dumps(measured(name, dtype, options.scale, options.budget, not options.no_rivals)))
+        print(json.dumps(measured(name, dtype, options.scale, options.budget, not options.no_rivals, options.limits)))
         return
     for name in options.cases or CASES:
         for dtype in options.dtypes:
@@ -338,8 +389,8 @@ def main() -> None:
 
 def _apart(name: str, dtype: str, options: argparse.Namespace) -> dict[str, Any]:
     """The record of a case that ran in a process of its own."""
-    sizes = ["--scale", str(options.scale), "--budget", str(options.budget)]
-    flags = ["--no-rivals"] if options.no_rivals else []
+    sizes = ["--scale", str(options.scale), "--budget", str(options.budget), "--threads", str(options.threads)]
+    flags = ["--no-rivals"] * options.no_rivals + ["--limits"] * options.limits
     command = [sys.executable, __file__, name, "--dtypes", dtype, *sizes, *flags, "--here"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -371,9 +422,10 @@ def _line(record: dict[str, Any]) -> str:
 def _keep(record: dict[str, Any], file: Path) -> None:
     """Put a record among those of the file, in the place of an earlier one of its case."""
     kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"device": device_for("cpu").name, "records": []}
-    key = ("case", "dtype", "scale")
+    record = {**record, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    key = ("case", "dtype", "scale", "threads")
     others = [each for each in kept["records"] if any(each[name] != record[name] for name in key)]
-    kept["records"] = [*others, {**record, "threads": torch.get_num_threads(), "torch": torch.__version__}]
+    kept["records"] = [*others, record]
     file.write_text(json.dumps(kept, indent=1) + "\n")
 
 

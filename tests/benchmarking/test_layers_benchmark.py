@@ -10,6 +10,7 @@ import torch
 from benchmarks import layers
 
 from contestants import tensors
+from mugraph.support.progress import Event
 
 
 @pytest.mark.parametrize("name", layers.CASES)
@@ -43,3 +44,16 @@ def test_a_record_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
         layers._keep({**record, "seconds": seconds}, file)
     layers._keep({**record, "scale": 8, "seconds": 3.0}, file)
     assert [each["seconds"] for each in json.loads(file.read_text())["records"]] == [2.0, 3.0]
+
+
+def test_processor_seconds_are_those_of_the_stage_that_was_told_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = iter([10.0, 11.0, 13.0, 16.0, 20.0, 25.0])
+    monkeypatch.setattr(layers, "processor_seconds", lambda: next(spent))
+    told = layers.Told()
+    for stage in ("search", "verify", "proved", "search"):
+        told(Event(stage, "", 0.0))
+    told.end()
+    record = told.record()
+    assert record["stage_processor_seconds"] == {"trace": 1.0, "search": 7.0, "verify": 7.0}
+    assert (record["processor_seconds"], record["first_proof_processor_seconds"]) == (15.0, 6.0)
+    assert 0 <= record["first_proof_seconds"] <= record["seconds"]

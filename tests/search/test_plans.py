@@ -23,7 +23,7 @@ from mugraph.search.driver import Search
 from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order
 from mugraph.search.partition.lower_bounds import is_function
 from mugraph.search.partition.plans import CUT_GAIN, Library, Plan, Stage, Wanted
-from mugraph.search.partition.variants import Parts, Variants
+from mugraph.search.partition.variants import Parts, Variants, _composed
 from mugraph.search.tasks import ANY_GAIN, CANDIDATES, Options
 from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
@@ -521,6 +521,28 @@ def test_the_program_as_it_is_written_is_cut_before_parts_of_it_are_searched() -
     assert len(written().terms) >= len(run.axes.terms)
     with pytest.raises(AssertionError, match="are searched"):
         next(batches)
+
+
+@pytest.mark.parametrize("time_for", [0, 3])
+def test_parts_are_put_together_only_while_there_is_time_for_cuts(monkeypatch: pytest.MonkeyPatch, time_for: int) -> None:
+    """Of a whole that is too large; hundreds of derivations of parts had been made before any cut of them was looked at."""
+    run = Search(normalized_product(64), H100)
+    structure = run.kernels.structure
+    composed: list[AxisProgram] = []
+
+    def noted(made: AxisProgram, rest: AxisProgram, source: int) -> AxisProgram:
+        composed.append(rest)
+        run.plans.cut_deadline = -math.inf if len(composed) == time_for else run.plans.cut_deadline
+        return _composed(made, rest, source)
+
+    monkeypatch.setattr("mugraph.search.partition.variants._composed", noted)
+    monkeypatch.setattr(run.kernels, "structure", lambda *asked: replace(structure(*asked), saturated=False))
+    run.plans.cut_deadline = -math.inf if time_for == 0 else math.inf
+    found = run.plans.variants(run.axes, Tier.FULL, run.produces)
+    assert found.parts is not None
+    assert sum(map(len, found.batches())) >= 1
+    assert len(composed) == time_for
+    assert not run.plans.cuts_complete
 
 
 def test_cuts_come_first_where_nothing_is_found_yet() -> None:

@@ -171,6 +171,7 @@ CASES = [
     case("logsumexp", HIDDEN, [1]), case("logsumexp", HIDDEN, [1], True), case("logsumexp", HIDDEN, [0, 1]),
     *(case("logsumexp", operand, *rest) for operand in (SPECIAL, OTHERS) for rest in ([[1]], [[0], True], [[0, 1]])),
     case("logsumexp", HUGE, [1]), case("logsumexp", HUGE, [0], True),
+    *(case("logsumexp", SPECIAL[:, :1], *rest) for rest in ([[1]], [[-1], True])), case("logsumexp", OTHERS[:1, 1:2], [0, 1]),
     case("layer_norm", BATCH, [4]), case("layer_norm", BATCH, [3, 4], random(3, 4), random(3, 4), 1e-3),
     case("group_norm", random(2, 6, 5), 3), case("group_norm", random(2, 6, 5, 2), 2, random(6), random(6), 1e-3),
     case("native_group_norm", random(2, 6, 5), random(6), None, 2, 6, 5, 3, 1e-5),
@@ -350,6 +351,11 @@ def test_a_tensor_times_its_sigmoid_is_one_operator() -> None:
     assert program.node(ROWS["mul"](x, x.sigmoid())).op == "silu"
     assert program.node(ROWS["mul"](x.sigmoid(), x)).op == "silu"
     assert program.node(ROWS["mul"](x.exp(), x.sigmoid())).op == "mul"
+
+
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_logsumexp_of_one_element_is_that_element(keepdim: bool) -> None:
+    assert not {"exp", "log", "maximum"}.intersection(operators("logsumexp", X[:, :1], [1], keepdim))
 
 
 def test_heads_that_share_keys_are_more_queries_not_more_keys() -> None:

@@ -84,7 +84,10 @@ def _log_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 
 def _logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    """Rows with infinities are shifted by a finite number, too: inf - inf is no number, where the sum is 0 or inf."""
+    """Rows with infinities are shifted by a finite number, too: inf - inf is no number, where the sum is 0 or inf. A row of one
+    element is that element: its logarithm of an exponential would keep the search from the algebra of what it is made of."""
+    if math.prod((only := x.amax(dim, keepdim)).shape) == math.prod(x.shape):
+        return only
 
     def largest(keepdim: bool) -> Tensor:
         return x.amax(dim, keepdim).maximum(x.dtype.least).minimum(x.dtype.largest)

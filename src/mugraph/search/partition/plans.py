@@ -290,7 +290,7 @@ class PlanSearch:
         """The derivations of a program, or where there are none of the whole those of its parts."""
         structure = self.kernels.structure(program, tier, None)
         sketches = self.kernels.cheapest_first(program, structure.sketches)
-        parts = None if structure.saturated and sketches else Parts(self.sketches_of_part(tier), self.store)
+        parts = None if structure.saturated and sketches else Parts(self.sketches_of_part(tier), self.store, lambda: self.late)
         return Variants(program, produces, sketches, parts, self.roofline, self.kernels.options.seed)
 
     def sketches_of_part(self, tier: Tier) -> Callable[[AxisProgram], Sequence[Sketch]]:

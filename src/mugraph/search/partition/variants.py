@@ -101,10 +101,11 @@ Bounded = tuple[float, Callable[[], AxisProgram]]
 
 @dataclass(frozen=True)
 class Parts:
-    """Finds the derivations of a part of a program, cheapest first, and numbers the tensor that it stores."""
+    """Finds the derivations of a part of a program, cheapest first, and numbers the tensor that it stores, until it is `late`."""
 
     sketches: Callable[[AxisProgram], Sequence[Sketch]]
     store: Callable[[AxisProgram], int]
+    late: Callable[[], bool] = lambda: False
 
     def forms(self, part: AxisProgram) -> list[AxisProgram]:
         """The part as it is written, and its cheapest derivations."""
@@ -169,7 +170,8 @@ class Variants:
             yield floor, lambda sketch=sketch: as_program(sketch, self.program.structure)  # type: ignore[misc]
 
     def _put_together(self, written: AxisProgram) -> Iterator[Bounded]:
-        """Derivations of the program in two parts."""
+        """Derivations of the program in two parts, as many as there is time for: of dozens of operators there are hundreds, and
+        some take a tenth of a second each."""
         if self.parts is None:
             return
         whole = written.with_sizes(self.program.sizes)
@@ -182,6 +184,8 @@ class Variants:
             source = self.parts.store(before)
             after = cut.part(outputs, {term: (source, stored_slots(whole, term))})
             for made, rest in itertools.product(self.parts.forms(before), self.parts.forms(after)):
+                if self.parts.late():
+                    return
                 form = _composed(made, rest, source)
                 floor = self.roofline.of(form, self.produces, libraries=True) + self.roofline.device.launch_seconds
                 yield floor, lambda form=form: form.structure  # type: ignore[misc]
