@@ -253,8 +253,8 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
     return {
         "programs": len(found),
         "outcomes": dict(Counter(entry["outcome"] for entry in found)),
-        "with_kernels": sum(entry["found"] for entry in ran),
-        "without_kernels": [entry["number"] for entry in ran if not entry["found"]],
+        "with_kernels": sum(entry["programs"] > 0 for entry in ran),
+        "without_kernels": [entry["number"] for entry in ran if not entry["programs"]],
         "run_by_kernels_alone": sum(entry["byte_share"] == 1 for entry in ran),
         "parts": sum(entry["programs"] for entry in ran),
         "parts_with_bounds": sum(entry["with_bounds"] for entry in ran),

@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import json
 import math
+import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -130,6 +131,42 @@ def models() -> Part:
     return {"machine": read[0]["machine"]["device"], "rows": rows}
 
 
+WANTED = 200
+"""Long programs that are asked for."""
+SIZES = (30, 100, 200, math.inf)
+"""Operators of the long programs that stand in a row together, from each on and below the next."""
+
+
+def long_programs() -> Part:
+    """What became of random long programs, by their operators."""
+    found = _read("long-programs.json")["records"]
+    ran = [record for record in found if "byte_share" in record]
+    rows = [
+        _of_long_programs([record for record in ran if first <= record["operators"] < behind])
+        for first, behind in itertools.pairwise(SIZES)
+    ]
+    failed = [record["number"] for record in found if record["outcome"] != "right"]
+    budgets = sorted({record["budget"] for record in found})
+    return {"programs": len(found), "wanted": WANTED, "budgets": budgets, "failed": failed, "rows": rows}
+
+
+def _of_long_programs(found: Sequence[Part]) -> Part:
+    """Programs of about one size together."""
+    operators = [record["operators"] for record in found]
+    return {
+        "operators": [min(operators), max(operators)],
+        "programs": len(found),
+        "with_kernels": sum(record["programs"] > 0 for record in found),
+        "with_bounds": sum(record["with_bounds"] for record in found),
+        "parts": sum(record["programs"] for record in found),
+        "largest_bound": max(record["largest_bound"] or 0.0 for record in found),
+        "kernels_alone": sum(record["byte_share"] == 1 for record in found),
+        **{name: statistics.median(record[name] for record in found) for name in ("byte_share", "processor_seconds")},
+        "largest_error": max(record["error"] for record in found),
+        "largest_model_error": max(record["model_error"] for record in found),
+    }
+
+
 def search() -> Part:
     """Seconds of the search against the limit of operators, where somebody has run the ablation."""
     from mugraph.experiments.search_ablation import PAPER_SECONDS
@@ -218,6 +255,7 @@ PARTS: dict[str, tuple[Callable[[], Part], Sequence[str]]] = {
     "gpu": (gpu, ("gpu-order.json",)),
     "cpu": (cpu, ("workloads-2-threads.json",)),
     "models": (models, ("models-latency-small.json", "models-latency-full.json")),
+    "long": (long_programs, ("long-programs.json",)),
     "search": (search, ("*ablation*.json", "../../src/mugraph/experiments/search_ablation.py")),
     "closures": (closures, ("search.json",)),
     "optimizer": (optimizer, ("../../src/mugraph/experiments/optimizer_ablation.py", "../../src/mugraph/devices/*.json")),
@@ -278,6 +316,7 @@ def page(parts: dict[str, Part]) -> str:
         _gpu_section(parts["gpu"]),
         _cpu_section(parts["cpu"]),
         _models_section(parts["models"]),
+        _long_section(parts["long"]),
         _search_section(parts["search"], parts["closures"]),
         _optimizer_section(parts["optimizer"]),
         _norms_section(parts["norms"]),
@@ -388,6 +427,31 @@ def _models_section(part: Part) -> str:
         "on GPUs and for whole models: 0.9 to 1.9 times as fast as PyTorch."
     )
     return _section("Models end to end", prose, _table(head, rows))
+
+
+def _long_section(part: Part) -> str:
+    rows = [
+        (
+            *(f"{row['operators'][0]} to {row['operators'][1]}", str(row["programs"]), str(row["with_kernels"])),
+            *(str(row["kernels_alone"]), f"{100 * row['byte_share']:.0f} %", str(row["parts"]), str(row["with_bounds"])),
+            *(f"{row['largest_bound']:.1e}", f"{row['largest_error']:.1e}", f"{row['largest_model_error']:.1e}"),
+            f"{row['processor_seconds']:.1f}",
+        )
+        for row in part["rows"]
+    ]
+    head = ("operators", "programs", "with kernels", "run by kernels alone", "bytes in kernels", "parts", "with a bound")
+    budgets = " or ".join(f"{budget:g}" for budget in part["budgets"])
+    failed = f"Wrong or failed are those of the numbers {', '.join(map(str, part['failed']))}."
+    prose = (
+        f"The paper has none. {part['programs']} random programs (`python benchmarks/long_programs.py`) of {part['wanted']}, "
+        f"residual streams through drawn layers, each with a budget of {budgets} s of the clock, on two cores that up to ten "
+        "processes shared, and without measuring. Parts are programs that are proved one by one; PyTorch or the library runs "
+        "what has no kernels, or none with a bound. Bytes in kernels, the library's among them, and seconds of processors are "
+        "medians, errors the largest against float64, relative to the largest element, of the results and of the models in "
+        f"fp32. {failed if part['failed'] else 'None is wrong, and none failed.'}"
+    )
+    more = ("largest bound", "error", "error of the model", "processor seconds")
+    return _section("Long programs", prose, _table((*head, *more), rows))
 
 
 def _search_section(part: Part, closures: Part) -> str:

@@ -59,7 +59,7 @@ def test_the_summary_counts_what_has_kernels_and_bounds_and_names_what_is_wrong(
         [
             entry(0),
             entry(1, byte_share=0.5, left=left, largest_bound=1e-13),
-            entry(2, found=False, byte_share=0.0, programs=0, with_bounds=0, largest_bound=None),
+            entry(2, byte_share=0.3, programs=0, with_bounds=0, largest_bound=None),
             entry(3, outcome="wrong", programs=1, with_bounds=0, largest_bound=None),
             {"number": 4, "outcome": "crashed", "why": "no kernel"},
         ]
