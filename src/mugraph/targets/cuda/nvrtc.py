@@ -6,7 +6,7 @@ import base64
 import hashlib
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -21,7 +21,9 @@ _VARIANTS = {"sm_90": ("wgmma", "sm_90a"), "sm_100": ("tcgen05", "sm_100f"), "sm
 """By architecture the word for its matrix units' own instructions, and the variant that has them and runs on the most GPUs."""
 KIND = "cubin"
 _SPARING = "SPARING"
-"""What makes loops hold fewer values in registers (`device/interface.h`)."""
+"""Where it is 1, loops hold fewer values in registers (`device/interface.h`)."""
+_KERNEL = re.compile(r'^[ \t]*extern "C" __global__ [^;{]*?(\w+)\([^(){};]*\)\s*\{', re.MULTILINE)
+"""Where the definition of a kernel begins, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +118,31 @@ def _require_architecture(architecture: str, nvrtc: ModuleType) -> None:
 
 
 def _with_fewest_spills(text: str, architecture: str) -> Cubin:
-    """The machine code of kernels; of all of them with loops unrolled less, if some spill registers and fewer bytes do then."""
+    """The machine code of kernels; of those that spill registers with loops unrolled less, where they spill fewer bytes then."""
     usual = _compile(text, architecture)
-    if not _spilled(usual):
+    spilling = _spilled(usual)
+    if not spilling:
         return usual
-    return min(usual, _compile(f"#define {_SPARING}\n{text}", architecture), key=_spilled)
+    sparing = _compile(_sparing(text, spilling), architecture)
+    spilled = _spilled(sparing)
+    better = {name for name, size in spilling.items() if spilled.get(name, 0) < size}
+    if better == spilling.keys():
+        return sparing
+    return _compile(_sparing(text, better), architecture) if better else usual
 
 
-def _spilled(cubin: Cubin) -> int:
-    """Bytes of registers that kernels spill."""
-    return sum(resources.spill_bytes for resources in cubin.resources.values())
+def _spilled(cubin: Cubin) -> dict[str, int]:
+    """Bytes of registers that each kernel spills which spills some, by name."""
+    return {name: resources.spill_bytes for name, resources in cubin.resources.items() if resources.spill_bytes}
+
+
+def _sparing(text: str, names: Collection[str]) -> str:
+    """The text with loops of these kernels unrolled less, and all others as they were."""
+
+    def chosen(kernel: re.Match[str]) -> str:
+        return f"#undef {_SPARING}\n#define {_SPARING} {int(kernel[1] in names)}\n{kernel[0]}"
+
+    return _KERNEL.sub(chosen, text)
 
 
 def _compile(text: str, architecture: str) -> Cubin:

@@ -12,14 +12,17 @@
 #define INLINE __device__ __forceinline__
 
 /* Before loops whose turns hold what they load in registers: over the steps of a panel, which are unrolled as a whole, and over runs of
-   k, unrolled as the compiler likes. Kernels that spill registers so are compiled with SPARING. */
-#ifdef SPARING
-#define UNROLLED_STEPS _Pragma("unroll 4")
-#define UNROLLED_RUNS _Pragma("unroll 2")
-#else
-#define UNROLLED_STEPS _Pragma("unroll")
-#define UNROLLED_RUNS
-#endif
+   k, unrolled as the compiler likes. Kernels that spill registers so are compiled where SPARING is 1: both are read where they are
+   used, so that each kernel of a text may have its own. */
+#define SPARING 0
+#define UNROLLED_STEPS CHOSEN(STEPS_, SPARING)
+#define UNROLLED_RUNS CHOSEN(RUNS_, SPARING)
+#define CHOSEN(loop, sparing) PASTED(loop, sparing)
+#define PASTED(loop, sparing) loop##sparing
+#define STEPS_0 _Pragma("unroll")
+#define STEPS_1 _Pragma("unroll 4")
+#define RUNS_0
+#define RUNS_1 _Pragma("unroll 2")
 
 /* Stored element types; arithmetic is in fp32. */
 typedef float fp32_t;
