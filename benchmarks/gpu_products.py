@@ -3,13 +3,14 @@
     python benchmarks/gpu_products.py --output benchmarks/results/gpu-products.json
 
 For every number of rows the best muGraph whose kernels are our own is built as the device is described, and in variants that
-lack one thing or have one more: `no bands`, blocks run as the grid is numbered; `producer`, a warp beside the threads copies
-panels, and these meet no more; `no lag`, threads wait for the products of a panel before the next one; `no parts`, warps
-without a task are idle; `no boxes`, threads copy panels, and groups have the left factor in registers; `no groups`, warps
-multiply. Beside products, RMSNorm with a linear layer at 1 to 16 rows. A variant that prints the same as an earlier one is left
-out. With a GPU, all are compared with float64 and timed in turn with PyTorch's own kernels, the weights in the L2 cache
-(`warm`) and not (`cold`): median seconds of a call. Without one, times are null and the compiler's figures remain. Exits with 1
-when a result is wrong. A run that is repeated makes what is missing.
+lack one thing or have one more: `no bands`, blocks run as the grid is numbered; `whole cache`, they run in an order for all
+partitions of the last cache together; `usual rings`, those of short panels are no deeper than others; `producer`, a warp
+beside the threads copies panels, and these meet no more; `no lag`, threads wait for the products of a panel before the next
+one; `no parts`, warps without a task are idle; `no boxes`, threads copy panels, and groups have the left factor in registers;
+`no groups`, warps multiply. Beside products, RMSNorm with a linear layer at 1 to 16 rows. A variant that prints the same as an
+earlier one is left out. With a GPU, all are compared with float64 and timed in turn with PyTorch's own kernels, the weights in
+the L2 cache (`warm`) and not (`cold`): median seconds of a call. Without one, times are null and the compiler's figures
+remain. Exits with 1 when a result is wrong. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
@@ -86,10 +87,13 @@ def variants(target: str) -> dict[str, Cuda]:
         engines=described.engines,
         multiprocessors=described.multiprocessors,
         cache_bytes=described.cache_bytes,
+        bytes_in_flight=described.bytes_in_flight,
     )
     return {
         "as described": described,
         "no bands": replace(described, cache_bytes=0),
+        "whole cache": replace(described, cache_bytes=device_for(target).shared_cache_bytes),
+        "usual rings": replace(described, bytes_in_flight=0),
         "producer": replace(described, engines=replace(described.engines, producer_warps=True)),
         "no lag": replace(changed, change=without_lag),
         "no parts": replace(changed, change=without_parts),

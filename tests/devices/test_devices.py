@@ -30,6 +30,7 @@ from mugraph.devices.host import (
 )
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir import DType
+from mugraph.targets.cuda.machine import Cuda
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,26 @@ def test_a_gpu_target_stands_for_its_datasheet(
 
 
 @pytest.mark.parametrize("architecture", architectures())
-def test_panels_on_their_way_are_what_latency_times_bandwidth_asks_for(architecture: str) -> None:
-    """Of a busy memory: three times the 479 cycles that a load takes on an idle H100 (arXiv 2402.13499)."""
+def test_bytes_in_flight_are_what_latency_times_bandwidth_asks_for(architecture: str) -> None:
+    """Of a busy memory: no fewer than three times the 479 cycles that a load takes on an idle H100 (arXiv 2402.13499), by the
+    clocks that devices have; and no more than four panels of the usual size are."""
     device = device_for(f"cuda:{architecture}")
-    asked = 3 * 479 / 1.755e9 * device.memory_bandwidth / device.multiprocessors
-    assert 0 < asked < (MOST_STAGES - 1) * PANEL_BYTES
+    asked = 3 * 479 / device.clock_hertz * device.memory_bandwidth / device.multiprocessors
+    assert 0 < asked <= device.bytes_in_flight < MOST_STAGES * PANEL_BYTES
+
+
+@pytest.mark.parametrize(
+    ("architecture", "megabytes"),
+    [
+        *(("sm_80", 20), ("sm_80:a100-80gb", 20), ("sm_90", 25), ("sm_90:h100-pcie", 25), ("sm_90:h200", 25)),
+        *(("sm_89", 96), ("sm_89:rtx4090", 72), ("sm_100", 63), ("sm_103", 63), ("sm_120", 96)),
+    ],
+)
+def test_what_all_multiprocessors_read_lies_in_every_partition_of_the_last_cache(architecture: str, megabytes: int) -> None:
+    device = device_for(f"cuda:{architecture}")
+    assert device.common_cache_bytes == megabytes << 20
+    assert device.shared_cache_bytes == device.common_cache_bytes * device.shared_cache_partitions
+    assert Cuda.described(f"cuda:{architecture}").cache_bytes == device.common_cache_bytes
 
 
 @pytest.mark.parametrize("target", known_targets())

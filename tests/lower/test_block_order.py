@@ -309,5 +309,6 @@ def test_costs_count_what_the_last_cache_has_no_room_for() -> None:
     )
     assert sum(sizes) < predicted
     assert predicted == pytest.approx(sharing.bytes_from_memory(kernel.bands), rel=0.34)
-    assert float(times_from_memory(device, device.shared_cache_bytes, 0.0, 64, 4096)) == 1
+    assert float(times_from_memory(device, device.common_cache_bytes, 0.0, 64, 4096)) == 1
+    assert float(times_from_memory(device, device.common_cache_bytes + 1, 0.0, 64, 4096)) > 1
     assert float(times_from_memory(device, 1e9, 0.0, 8, 128)) == 1, "all run at once"

@@ -12,8 +12,8 @@ PANEL_BYTES = 1 << 14
 WHOLE_BYTES = 3 << 14
 """Largest panel that a whole factor may be, where other statements read it too."""
 MOST_STAGES = 4
-"""Slots of a ring at most: three panels are on their way then, 48 KB. Latency times bandwidth asks a multiprocessor of a busy
-H100 for 20 KB, and one of a B200, which has most to draw, for 45."""
+"""Slots of a ring that panels of this size share: three are on their way then, 48 KB. Shorter ones get more slots where a device
+wants that (`mugraph.lower.bytes_in_flight`)."""
 
 THREAD_COPY = 19
 """Instructions of a warp for 16 bytes of each lane: one is the copy, the others find out where both ends are."""

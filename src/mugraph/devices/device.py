@@ -40,6 +40,10 @@ PRODUCT_EFFICIENCY = 0.6
 """Share of a machine's rate that products in generated kernels reach on skinny tiles, unless its description knows better."""
 
 
+_LOADED = 3
+"""Times `load_seconds` that a load takes in a memory that is busy: little is lost by more bytes on their way than it wants."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A machine as schedules and costs see it: how much fits, and how fast it moves and computes.
@@ -93,7 +97,9 @@ class Device:
     """What a block's tiles may take of a CPU's first-level cache, beyond which they move through the next one; 0 where that makes
     no difference."""
     shared_cache_bytes: int = 0
-    """Of a GPU's last cache: inputs that are larger come from memory again for later blocks; 0 where that is not known."""
+    """Of a GPU's last cache; 0 where that is not known."""
+    shared_cache_partitions: int = 1
+    """Of a GPU's last cache: each keeps what the multiprocessors beside it read, so that what all of them read is in each."""
     last_level_bytes: int = 0
     """Of a CPU's last cache: what a block reads beyond that comes from memory once more for the next one; 0 where blocks that run
     side by side read together."""
@@ -116,6 +122,18 @@ class Device:
     """Whether kernels for it leave out the iterations of a for-loop that a mask leaves without effect."""
     engines: Engines = NO_ENGINES
     """Units beside the threads of a multiprocessor."""
+
+    @property
+    def common_cache_bytes(self) -> int:
+        """Of a GPU's last cache, for what multiprocessors everywhere read, as each partition has a copy: what is larger comes
+        from another partition or from memory again for later blocks; 0 where that is not known."""
+        return self.shared_cache_bytes // self.shared_cache_partitions
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes that are to be on their way to a multiprocessor for memory to stay busy: bandwidth times the latency of loads
+        that wait for others; 0 where no latency is known."""
+        return int(_LOADED * self.load_seconds * self.memory_bandwidth / self.multiprocessors)
 
     def with_packed_weights(self) -> Device:
         """The machine as costs see it in programs whose products all have packed weights."""

@@ -13,6 +13,7 @@ from mugraph.errors import ExceedsMemory
 from mugraph.lower.access_costs import traffic_in_all
 from mugraph.lower.block_order import with_block_order
 from mugraph.lower.bulk_copies import with_bulk_copies
+from mugraph.lower.bytes_in_flight import with_bytes_in_flight
 from mugraph.lower.fragments import sizes_of
 from mugraph.lower.issue_slots import copy_slots
 from mugraph.lower.layouts import with_layouts
@@ -57,7 +58,8 @@ ALL_PASSES = Passes()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What the blocks of a kernel have: shared memory, units beside their threads, multiprocessors, a last cache."""
+    """What the blocks of a kernel have: shared memory, units beside their threads, multiprocessors, a last cache, and a memory
+    that is busy with so many bytes on their way to a multiprocessor."""
 
     shared_bytes: int
     passes: Passes
@@ -65,6 +67,7 @@ class Block:
     alone: bool
     multiprocessors: int = 0
     cache_bytes: int = 0
+    bytes_in_flight: int = 0
     made: dict[tuple[str, Kernel], Kernel] = field(default_factory=dict, compare=False)
     """What passes made so far, by name and kernel: a choice that looks ahead makes what comes after it."""
 
@@ -91,16 +94,18 @@ def cooperative(
     engines: Engines = NO_ENGINES,
     multiprocessors: int = 0,
     cache_bytes: int = 0,
+    bytes_in_flight: int = 0,
 ) -> Kernel:
     """The kernel for blocks of many threads that share `shared_bytes` of memory at most, its results unchanged.
 
     `engines` are the units beside the threads that it may use. With no more blocks than `multiprocessors` each has one to
     itself, and takes what memory it can use; otherwise room is left for a second one where that is possible. Blocks run in an
-    order for a last cache of `cache_bytes`, or as they are numbered where that is 0.
+    order for a last cache of `cache_bytes`, or as they are numbered where that is 0. Rings of short panels are as deep as it
+    takes to have `bytes_in_flight` on their way to a multiprocessor.
 
     Raises ExceedsMemory where its tiles do not fit.
     """
-    *_, (_, lowered) = stages(kernel, shared_bytes, passes, engines, multiprocessors, cache_bytes)
+    *_, (_, lowered) = stages(kernel, shared_bytes, passes, engines, multiprocessors, cache_bytes, bytes_in_flight)
     return lowered
 
 
@@ -118,10 +123,11 @@ def stages(
     engines: Engines = NO_ENGINES,
     multiprocessors: int = 0,
     cache_bytes: int = 0,
+    bytes_in_flight: int = 0,
 ) -> Iterator[tuple[str, Kernel]]:
     """The name of each pass of `PIPELINE`, with the kernel after it; arguments and errors are those of `cooperative`."""
     alone = math.prod(kernel.grid) <= multiprocessors
-    block = Block(shared_bytes, passes, engines, alone, multiprocessors, cache_bytes)
+    block = Block(shared_bytes, passes, engines, alone, multiprocessors, cache_bytes, bytes_in_flight)
     for step in PIPELINE:
         kernel = step.run(kernel, block)
         yield step.name, kernel
@@ -251,6 +257,13 @@ def _with_producer(kernel: Kernel, block: Block) -> Kernel:
     return producing if fits and _with_barriers(producing, block) == producing else kernel
 
 
+def _deepened(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with as many bytes on their way as keep memory busy, half of them where a second block has others."""
+    wanted = block.bytes_in_flight if _is_alone(kernel, block) else math.ceil(block.bytes_in_flight / 2)
+    deeper = with_bytes_in_flight(kernel, wanted, _room(kernel, block))
+    return kernel if deeper is kernel else _placed(deeper, block.passes)
+
+
 def _placed(kernel: Kernel, passes: Passes) -> Kernel:
     """The kernel with an offset for each shared buffer; what copies arrive in is alive from the first statement to the last.
 
@@ -337,6 +350,7 @@ PIPELINE = (
     *(_whatever_the_block(name, make) for name, make in TILE_PASSES),
     Pass("widen-factors", _widened),
     *_SHARED_OUT,
+    Pass("bytes-in-flight", _deepened),
     Pass("resident", _resident),
     Pass("block-order", lambda kernel, block: with_block_order(kernel, block.multiprocessors, block.cache_bytes)),
 )

@@ -43,11 +43,13 @@ def test_an_unknown_architecture_is_refused() -> None:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 def test_a_machine_is_that_which_its_record_describes(architecture: str) -> None:
     described = Cuda.described(f"cuda:{architecture}")
-    without_order = replace(described, cache_bytes=0)
+    without_order, usual_rings = replace(described, cache_bytes=0), replace(described, bytes_in_flight=0)
     assert recorded_machine(f"cuda:{architecture}", described.parameters) == described
     assert recorded_machine(f"cuda:{architecture}", without_order.parameters) == without_order
-    with pytest.raises(InvalidInput, match="describes itself"):
-        recorded_machine(f"cuda:{architecture}", {**described.parameters, "cache_bytes": 4096})
+    assert recorded_machine(f"cuda:{architecture}", usual_rings.parameters) == usual_rings
+    for name in ("cache_bytes", "bytes_in_flight"):
+        with pytest.raises(InvalidInput, match="describes itself"):
+            recorded_machine(f"cuda:{architecture}", {**described.parameters, name: 4096})
 
 
 @without_gpu

@@ -104,14 +104,14 @@ def times_from_memory(device: Device, size: Values, parts: Values, loads: Values
     where a block's `parts` of all tensors take so many bytes.
 
     Through a CPU's caches once where the parts stay in a core's own, else once for each core that loads it, and where they do not
-    stay in the last one until they are read again, each time. Through a GPU's once if it stays in the last cache, and otherwise
-    once for as many blocks as share it at a time: of those that run at once, put in order (`mugraph.lower.block_order`), one
-    side of a square.
+    stay in the last one until they are read again, each time. Through a GPU's once if it stays in the last cache, in every
+    partition of it, and otherwise once for as many blocks as share it at a time: of those that run at once, put in order
+    (`mugraph.lower.block_order`), one side of a square.
     """
     if device.shared_cache_bytes:
         at_once = device.multiprocessors * device.resident_blocks
         again = np.minimum(loads / math.sqrt(at_once), blocks / at_once)
-        return np.where(np.asarray(size) > device.shared_cache_bytes, np.maximum(1.0, again), 1.0)
+        return np.where(np.asarray(size) > device.common_cache_bytes, np.maximum(1.0, again), 1.0)
     if not device.last_level_bytes:
         return 1.0
     by_cores = np.minimum(loads, np.minimum(blocks, device.multiprocessors))

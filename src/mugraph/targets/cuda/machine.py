@@ -28,6 +28,8 @@ from mugraph.targets.launch import Launcher, LaunchShape
 from mugraph.targets.machine import LOWERED, Functions
 
 _NEVER = FusionRule("never", lambda link: False)
+_NAMED_IF_KNOWN = ("cache_bytes", "bytes_in_flight")
+"""What a machine says of the memory of its device, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,9 @@ class Cuda(NvidiaGpu):
     engines: Engines = NO_ENGINES
     multiprocessors: int = 0
     cache_bytes: int = 0
-    """Of the last cache, for which blocks are put in order; 0: they run as they are numbered."""
+    """Of the last cache, for what all blocks read, for which they are put in order; 0: they run as they are numbered."""
+    bytes_in_flight: int = 0
+    """That are to be on their way to a multiprocessor; 0: rings are as deep as panels of the usual size want them."""
 
     @classmethod
     def of(cls, target: str) -> Cuda:
@@ -60,15 +64,16 @@ class Cuda(NvidiaGpu):
             device.shared_memory_bytes,
             engines=device.engines,
             multiprocessors=device.multiprocessors,
-            cache_bytes=device.shared_cache_bytes,
+            cache_bytes=device.common_cache_bytes,
+            bytes_in_flight=device.bytes_in_flight,
         )
 
     @classmethod
     def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Cuda:
         """The machine of a target; what it says of itself follows from the name, but that blocks have no order where it names no
-        cache."""
-        described = cls.described(target)
-        return described if "cache_bytes" in parameters else replace(described, cache_bytes=0)
+        cache, and that rings are as deep as usual where it names no bytes in flight."""
+        unnamed: dict[str, Any] = {name: 0 for name in _NAMED_IF_KNOWN if name not in parameters}
+        return replace(cls.described(target), **unnamed)
 
     @property
     def stand_in(self) -> Cpu:
@@ -77,9 +82,9 @@ class Cuda(NvidiaGpu):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The architecture, its units, how many multiprocessors its device has, and its last cache if it is known."""
-        cache = {"cache_bytes": self.cache_bytes} if self.cache_bytes else {}
-        return cache | {
+        """The architecture, its units, how many multiprocessors its device has, and what is known of its memory."""
+        known = {name: number for name in _NAMED_IF_KNOWN if (number := getattr(self, name))}
+        return known | {
             "architecture": self.architecture,
             "shared_bytes": self.shared_bytes,
             "engines": asdict(self.engines),
@@ -110,7 +115,8 @@ class Cuda(NvidiaGpu):
         return _chained(shared) if self.engines.early_launches and len(shared) > 1 else shared
 
     def _after_each_pass(self, kernel: Kernel) -> list[tuple[str, Kernel]]:
-        return [*stages(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors, self.cache_bytes)]
+        memory = (self.cache_bytes, self.bytes_in_flight)
+        return [*stages(kernel, self.shared_bytes, self.passes, self.engines, self.multiprocessors, *memory)]
 
     def print(self, kernels: Sequence[Kernel]) -> dict[str, str]:
         """One CUDA C++ file, in which each kernel stands once."""
