@@ -69,6 +69,11 @@ QUEUE = (
         (_RANDOM, "--minutes", "2", *_AT_ONCE, *_ON_GPU, "--output", "{results}/random.json"),
         180,
     ),
+    Entry(
+        "statistics",
+        (_RANDOM, "--statistics", "--minutes", "1", *_AT_ONCE, *_ON_GPU, "--output", "{results}/statistics.json"),
+        120,
+    ),
     Entry("small", (_CHECK, *_AT_ONCE, "--size", "small", "--output", "{results}/small.json"), 300),
     Entry("models", ("benchmarks/gpu_models.py", "--output", "{results}/models.json"), 600),
     Entry("layers", ("benchmarks/gpu_layers.py", "--saved", "{results}/layers", "--output", "{results}/layers.json"), 600),

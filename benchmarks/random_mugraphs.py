@@ -4,6 +4,7 @@
     python benchmarks/random_mugraphs.py --count 100         # a few of them
     python benchmarks/random_mugraphs.py --minutes 5         # as many as that allows
     python benchmarks/random_mugraphs.py --seed 17           # one again, with its text
+    python benchmarks/random_mugraphs.py --statistics --count 600       # others, whose loops take sums and maxima of rows
     python benchmarks/random_mugraphs.py --targets cuda-on-gpu triton-on-gpu --output FILE      # on the GPU that is here
 
 Each is evaluated in float64, block by block and iteration by iteration, and lowered, compiled and run on the CPU, on the emulator
@@ -11,7 +12,8 @@ of CUDA and in Triton's interpreter, for sm_80, sm_90 and sm_100 in turn; every 
 generated thread graphs it must be valid and mean the same ("constructed"). It is equal within what rounding explains, or refused
 by a typed error before anything ran; else exit code 1. Which combinations of features were met is counted in kernels: two
 features meet where one kernel has both. A run that is repeated makes what is missing of
-`benchmarks/results/random-mugraphs.json`.
+`benchmarks/results/random-mugraphs.json`; with `--statistics`, of `random-statistics.json`, which counts beside all that the
+muGraphs with reductions that stay in registers on a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from kept import Record, records
+from mugraph.errors import MugraphError
+from mugraph.ir.graph import Graph
 from mugraph.ir.validity import check
+from mugraph.testing.kernel_features import features as lowered_features
 from mugraph.testing.mugraph_features import FEATURES, IMPOSSIBLE, features
 from mugraph.testing.mugraph_runs import (
     COMPILERS,
@@ -45,15 +50,19 @@ from mugraph.testing.mugraph_runs import (
     trial_of_seed,
 )
 
-RESULT = Path(__file__).parent / "results" / "random-mugraphs.json"
+RESULTS = Path(__file__).parent / "results"
+HELD = "reductions in registers"
 COMPILED_EVERY = 10
 CHUNK = 50
 """muGraphs between two looks at the clock."""
 
 
-def record(seed: int, targets: str) -> Record:
-    """How the muGraph of a seed fared, and the features of each of its kernels as the bits of a number."""
-    trial = trial_of_seed(seed)
+def record(seed: int, targets: str, statistics: bool = False) -> Record:
+    """How the muGraph of a seed fared, and the features of each of its kernels as the bits of a number.
+
+    Of one whose loops take `statistics` of rows, also whether some stay in registers.
+    """
+    trial = trial_of_seed(seed, statistics)
     check(trial.graph)
     machines = {target: machine_of(target, seed) for target in targets.split()}
     runs = {target: outcome(trial, machine) for target, machine in machines.items()}
@@ -65,7 +74,16 @@ def record(seed: int, targets: str) -> Record:
         "endings": {target: run.ending for target, run in runs.items()},
         "error": {target: float(f"{run.share:.2g}") for target, run in runs.items() if run.ending is Ending.EQUAL},
         "messages": {target: _said(run) for target, run in runs.items() if run.message},
-    }
+    } | ({HELD: _holds_reductions(trial.graph, seed)} if statistics else {})
+
+
+def _holds_reductions(graph: Graph, seed: int) -> bool:
+    """Whether some kernel of a muGraph for a GPU has a reduction that stays in registers; False of one that is refused."""
+    try:
+        launches = machine_of("cuda", seed).lower(graph).values()
+    except MugraphError:
+        return False
+    return HELD in lowered_features(launch.kernel for launch in launches)
 
 
 def _said(run: RunOutcome) -> str:
@@ -82,9 +100,10 @@ def summary(found: Sequence[Record]) -> Record:
         "muGraphs": len(found),
         "kernels": sum(len(entry["kernels"]) for entry in found),
         "endings": {target: dict(Counter(ending for _, other, ending in runs if other == target)) for target in targets},
+        **({HELD: sum(entry[HELD] for entry in found)} if found and HELD in found[0] else {}),
         "largest error of what is allowed": max((error for entry in found for error in entry["error"].values()), default=0.0),
         "refusals": dict(refusals.most_common()),
-        "see again": [f"python benchmarks/random_mugraphs.py --seed {seed}" for seed in faulty],
+        "see again": [f"python benchmarks/random_mugraphs.py --seed {seed}{_option(found)}" for seed in faulty],
         "pairs": {
             target: _pairs([e for e in found if e["endings"].get(target) == Ending.EQUAL])
             for target in (*TARGETS, *ON_GPU)
@@ -92,6 +111,10 @@ def summary(found: Sequence[Record]) -> Record:
         },
         "features": {name: _by_target(found, name, targets) for name in FEATURES},
     }
+
+
+def _option(found: Sequence[Record]) -> str:
+    return " --statistics" if HELD in found[0] else ""
 
 
 def _pairs(found: Sequence[Record]) -> Record:
@@ -130,15 +153,17 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+", choices=TARGETS + ON_GPU, default=list(TARGETS))
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more muGraphs after that")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--statistics", action="store_true", help="muGraphs whose loops take sums and maxima of rows")
+    parser.add_argument("--output", type=Path, help="the record; by default one of benchmarks/results/")
     options = parser.parse_args()
     targets = " ".join(options.targets)
     if options.seed is not None:
-        print(trial_of_seed(options.seed).graph)
-        found = [{"seed": options.seed, **record(options.seed, targets)}]
+        print(trial_of_seed(options.seed, options.statistics).graph)
+        found = [{"seed": options.seed, **record(options.seed, targets, options.statistics)}]
         print(json.dumps(found[0], indent=1))
     else:
-        found = _recorded(options, [{"seed": seed, "targets": targets} for seed in range(options.count)])
+        more = {"statistics": True} if options.statistics else {}
+        found = _recorded(options, [{"seed": seed, "targets": targets, **more} for seed in range(options.count)])
         print(json.dumps(summary(found), indent=1))
     sys.exit(1 if any(ending in FAULTS for entry in found for ending in entry["endings"].values()) else 0)
 
@@ -146,10 +171,11 @@ def main() -> None:
 def _recorded(options: argparse.Namespace, cases: list[Record]) -> list[Record]:
     """The records of the cases, or of as many as the time allows."""
     end, found = time.monotonic() + 60 * options.minutes, list[Record]()
+    output = options.output or RESULTS / f"random-{'statistics' if options.statistics else 'mugraphs'}.json"
     for first in range(0, len(cases), CHUNK):
         if time.monotonic() >= end:
             break
-        found += records(cases[first : first + CHUNK], record, options.output, summary, options.jobs)
+        found += records(cases[first : first + CHUNK], record, output, summary, options.jobs)
     return found
 
 

@@ -21,6 +21,7 @@ from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.triton.interpreted import InterpretedTriton
 from mugraph.testing import mugraph_runs
+from mugraph.testing.kernel_features import features as lowered_features
 from mugraph.testing.mugraph_features import FEATURES, IMPOSSIBLE, features
 from mugraph.testing.mugraph_runs import (
     TARGETS,
@@ -56,13 +57,13 @@ def has_fp64(graph: Graph) -> bool:
     return any(tensor.dtype is DType.FP64 for _, node in graph.walk() for tensor in node.outputs)
 
 
-def check_on(target: str, seed: int) -> None:
+def check_on(target: str, seed: int, statistics: bool = False) -> None:
     """Equal, or refused for its tensors of fp64."""
     if target == "triton":
         pytest.importorskip("triton", reason="the interpreter is Triton's; pip install 'mugraph[triton]'")
     if target == "cuda" and shutil.which("g++") is None:
         pytest.skip("the emulator compiles kernels with g++")
-    trial = trial_of_seed(seed)
+    trial = trial_of_seed(seed, statistics)
     check(trial.graph)
     found = outcome(trial, machine_of(target, seed))
     if has_fp64(trial.graph):
@@ -89,6 +90,30 @@ def test_triton_computes_what_random_mugraphs_mean(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(7, 10))
 def test_cuda_computes_what_random_mugraphs_mean(seed: int) -> None:
     check_on("cuda", seed)
+
+
+@pytest.mark.parametrize(("target", "seed"), [*(("cuda", seed) for seed in range(6)), ("cpu", 6), ("triton", 7)])
+def test_loops_that_take_sums_and_maxima_of_rows(target: str, seed: int) -> None:
+    check_on(target, seed, statistics=True)
+
+
+def test_such_loops_keep_them_in_registers() -> None:
+    """In a fifth of such muGraphs at least, and in a tenth of others at most: what the generator is there for is met."""
+
+    def met(statistics: bool) -> int:
+        graphs = [trial_of_seed(seed, statistics).graph for seed in range(40)]
+        machine = machine_of("cuda")
+        lowered = [machine.lower(graph).values() for graph in graphs if not has_fp64(graph)]
+        return sum("reductions in registers" in lowered_features(each.kernel for each in launches) for launches in lowered)
+
+    assert met(statistics=False) <= 4 < 8 <= met(statistics=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10_000, 10_050))
+@pytest.mark.parametrize("target", ["cpu", "cuda", "triton"])
+def test_many_more_loops_that_take_sums_and_maxima_of_rows(target: str, seed: int) -> None:
+    check_on(target, seed, statistics=True)
 
 
 @pytest.mark.slow

@@ -116,11 +116,15 @@ class Trial:
     allowed: tuple[float, ...]
 
 
-def trial_of_seed(seed: int) -> Trial:
-    """The trial of a number: up to four kernels, of any types that kernels take, one in 50 with fp64 among them."""
+def trial_of_seed(seed: int, statistics: bool = False) -> Trial:
+    """The trial of a number: up to four kernels, of any types that kernels take, one in 50 with fp64 among them.
+
+    With `statistics`, most of their loops take sums or maxima of rows, half of them of large tensors.
+    """
     rng = random.Random(seed)
     dtypes = (DType.FP32, DType.FP64) if rng.random() < 0.02 else rng.choice(_TYPES)
-    space = replace(LARGE if rng.random() < 0.35 else SMALL, dtypes=dtypes, layouts=rng.random() < 0.3)
+    large = 0.5 if statistics else 0.35
+    space = replace(LARGE if rng.random() < large else SMALL, dtypes=dtypes, layouts=rng.random() < 0.3, statistics=statistics)
     return random_trial(rng, rng.randint(1, _KERNELS), space)
 
 

@@ -30,13 +30,15 @@ _Operator = Callable[[Pool], Pool]
 @dataclass(frozen=True, slots=True)
 class MuGraphSpace:
     """What muGraphs are drawn from: types of inputs, sizes of their dimensions, parts that a grid or a loop cuts, and the largest
-    tensor, in elements. With `layouts`, tensors are given orders of their dimensions."""
+    tensor, in elements. With `layouts`, tensors are given orders of their dimensions; with `statistics`, most loops of blocks
+    take sums or maxima of rows, in each iteration or of what they add up."""
 
     dtypes: tuple[DType, ...] = (DType.FP32,)
     sizes: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 12)
     counts: tuple[int, ...] = (1, 2, 3)
     largest: int = 2048
     layouts: bool = False
+    statistics: bool = False
 
 
 SMALL = MuGraphSpace()
@@ -285,7 +287,7 @@ class _Body(_Growth):
         if self.builder.loop > 1 or self.rng.random() < 0.3:
             fixed = [value for value in pool if value.node in constant_nodes(self.builder.build([]))]
             self.shifts = list(pool)
-            pool = [*fixed, *(self.accumulated(value) for value in self.some(pool))]
+            pool = [*fixed, *(self.ended(value) for value in self.some(pool))]
             self.grow(pool, self.rng.randint(0, 3))
         saved = [self.save(value) for value in self.some(pool)[: self.rng.choice((1, 1, 2, 3))]]
         if self.rng.random() < 0.05:
@@ -336,6 +338,26 @@ class _Body(_Growth):
         if self.counts and not rank:
             raise ShapeMismatch("the parts of a scalar have no dimension to lie side by side")
         return self.builder.add("output_saver", value, omap=tuple(self.rng.randrange(rank) for _ in self.counts))
+
+    def ended(self, value: Value) -> Value:
+        """A value of the loop collected by an accumulator, or a statistic of its rows."""
+        is_drawn = self.space.statistics and self.level is Level.BLOCK and self.shape(value)
+        return self.statistic(value) if is_drawn and self.rng.random() < 0.7 else self.accumulated(value)
+
+    def statistic(self, value: Value) -> Value:
+        """The sum or maximum of rows over all iterations: reduced in each of them, or what they add up behind the loop."""
+        dim = len(self.shape(value)) - 1 if self.rng.random() < 0.7 else self.dim_of(value)
+        combine = self.rng.choice(("sum", "sum", "max"))
+        if self.rng.random() < 0.5:
+            value = self.builder.add("square", self.builder.add("tanh", value))
+
+        def reduced(x: Value) -> Value:
+            size = self.shape(x)[dim]
+            return self.maximum(x, dim, size) if combine == "max" else self.builder.add("sum", x, dim=dim, size=size)
+
+        if self.rng.random() < 0.3:
+            return reduced(self.builder.add("accumulate", value, combine=combine))
+        return self.builder.add("accumulate", reduced(value), combine=combine)
 
     def accumulated(self, value: Value) -> Value:
         rank, is_block = len(self.shape(value)), self.level is Level.BLOCK
