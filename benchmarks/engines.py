@@ -13,7 +13,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,7 @@ def record(workload: str, dtype: str, batch: int, target: str) -> Record:
     early = replace(described.engines, early_launches=True)
     variants = {"as described": described.engines, "early launches": early} | VARIANTS
     built = {which: Executable(graph, replace(described, engines=engines)) for which, engines in variants.items()}
-    measured = on_gpu(workload, inputs, built, dtype) if torch.cuda.is_available() else {}
+    measured = on_gpu(WORKLOADS[workload].function(), inputs, built, dtype) if torch.cuda.is_available() else {}
     return {
         "variants": {
             which: {"kernels": [asdict(figures) for figures in executable.resources], **measured.get(which, NOT_MEASURED)}
@@ -64,10 +64,12 @@ def record(workload: str, dtype: str, batch: int, target: str) -> Record:
     }
 
 
-def on_gpu(name: str, inputs: tuple[Any, ...], built: dict[str, Executable], dtype: str) -> dict[str, dict[str, Any]]:
-    """The time of a call and the error against float64 of each variant; variants take turns in every round."""
+def on_gpu(
+    function: Callable[..., Any], inputs: tuple[Any, ...], built: dict[str, Executable], dtype: str
+) -> dict[str, dict[str, Any]]:
+    """The time of a call and the error of each variant against the function in float64; variants take turns in every round."""
     tensors = [tensor.cuda() for tensor in inputs]
-    exact = WORKLOADS[name].function()(*(tensor.double() for tensor in tensors))
+    exact = function(*(tensor.double() for tensor in tensors))
     found: dict[str, dict[str, Any]] = {}
     timed = {}
     for which, executable in built.items():

@@ -2,11 +2,15 @@
 
     python benchmarks/gpu_pairs.py reductions rmsnorm qknorm --output benchmarks/results/reductions.json
     python benchmarks/gpu_pairs.py prefetch --output benchmarks/results/prefetch.json
+    python benchmarks/gpu_pairs.py scores prefill-128 prefill-512 --output benchmarks/results/scores.json
     python benchmarks/gpu_pairs.py lowered-order --output benchmarks/results/lowered-first.json
 
 `reductions`: the first candidate whose loop reduces into registers (`mugraph.lower.register_reductions`), and the same with what
 it reduces stored in every iteration. `prefetch`: the first candidate whose copies by threads have lines fetched into the last
-cache (`mugraph.lower.line_prefetch`), with these hints and without; on GPUs that have tensor maps, these are off.
+cache (`mugraph.lower.line_prefetch`), with these hints and without; on GPUs that have tensor maps, these are off. `scores`: the
+first candidate with scores in registers (`mugraph.lower.register_scores`), and the same with scores in shared memory; beside the
+six workloads there is causal attention of 128 and of 512 tokens, for each of a batch 32 heads of 128 numbers (`prefill-128`,
+`prefill-512`).
 `lowered-order`: the candidate that the cost model puts first, and the one that the turns of shared memory of lowered kernels do
 (`mugraph.selection.lowered_order`), where they differ. With a GPU both are compared with float64 and timed in turn as CUDA
 graphs; without one, times are null and the compiler's figures remain. A workload that has no two ways has no variants. Exits with
@@ -24,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -33,9 +38,10 @@ from gpu_check import this_target
 from kept import Record, records
 from mugraph.devices import device_for
 from mugraph.frontend import trace
+from mugraph.frontend.operators.torch_casts import DTYPES
 from mugraph.frontend.workloads import WORKLOADS
-from mugraph.ir import Graph
-from mugraph.lower import construct, register_reductions
+from mugraph.ir import DType, Graph
+from mugraph.lower import construct, pipeline, register_reductions
 from mugraph.runtime import Executable, build
 from mugraph.search import search
 from mugraph.selection.lowered_order import by_lowered
@@ -44,6 +50,8 @@ from mugraph.targets.cuda.machine import Cuda
 from mugraph.testing.kernel_features import features
 from mugraph.testing.mugraph_runs import LARGEST_ERROR
 
+PREFILL = {f"prefill-{tokens}": tokens for tokens in (128, 512)}
+HEADS, WIDTH = 32, 128
 HINT = re.compile(r"cp_async<16, \d+>\(")
 ORDERED = 16
 """Candidates that are put in order where nothing is measured."""
@@ -76,6 +84,33 @@ def prefetch(proposals: Sequence[Proposal], target: str) -> Variants:
     return {}
 
 
+def scores(proposals: Sequence[Proposal], target: str) -> Variants:
+    """The kernels of the first candidate with scores in registers, and with these in shared memory; none where none has."""
+    machine = Cuda.of(target)
+    for graph, _ in proposals:
+        held = Executable(construct(graph), machine)
+        if "scores in registers" in features(held.kernels):
+            with patch.object(pipeline, "with_register_scores", side_effect=lambda kernel: kernel):
+                stored = Executable(held.graph, machine)
+            return {"in registers": held, "in shared memory": stored}
+    return {}
+
+
+def program(name: str, batch: int, dtype: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function of a workload, or of attention of `PREFILL`, and random inputs."""
+    if name not in PREFILL:
+        return WORKLOADS[name].function(), WORKLOADS[name].inputs(batch, dtype, "full")
+    tokens, generator = PREFILL[name], torch.Generator().manual_seed(0)
+    kind = {ours: known for known, ours in DTYPES.items()}[DType(dtype)]
+    q, k, v = (torch.randn((batch * HEADS, tokens, WIDTH), generator=generator).to(kind) for _ in range(3))
+    return causal_attention, (q, k, v, torch.full((tokens, tokens), -torch.inf).triu(1).to(kind))
+
+
+def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Attention of q, k and v [heads, tokens, `WIDTH`] with a mask [tokens, tokens] that is added to the scores."""
+    return torch.softmax(q @ k.transpose(-1, -2) * WIDTH**-0.5 + mask, -1) @ v
+
+
 def lowered_order(proposals: Sequence[Proposal], target: str) -> Variants:
     """The kernels of the first candidate by predicted seconds and of the first by lowered kernels; none where it is the same."""
     ordered = by_lowered(proposals, Cuda.of(target), device_for(target), Deadline(None), {})
@@ -88,16 +123,17 @@ def lowered_order(proposals: Sequence[Proposal], target: str) -> Variants:
 PAIRS: Mapping[str, Callable[[Sequence[Proposal], str], Variants]] = {
     "reductions": reductions,
     "prefetch": prefetch,
+    "scores": scores,
     "lowered-order": lowered_order,
 }
 
 
 def record(workload: str, dtype: str, batch: int, target: str, *, pair: str) -> Record:
     """The figures of both ways, and on a GPU their times and errors."""
-    inputs = WORKLOADS[workload].inputs(batch, dtype, "full")
-    found = search(trace(WORKLOADS[workload].function(), inputs).graph, device_for(target)).candidates[:ORDERED]
+    function, inputs = program(workload, batch, dtype)
+    found = search(trace(function, inputs).graph, device_for(target)).candidates[:ORDERED]
     built = PAIRS[pair]([(candidate.graph, candidate.cost) for candidate in found], target)
-    measured = on_gpu(workload, inputs, built, dtype) if built and torch.cuda.is_available() else {}
+    measured = on_gpu(function, inputs, built, dtype) if built and torch.cuda.is_available() else {}
     return {
         "variants": {
             which: {"kernels": [asdict(figures) for figures in executable.resources], **measured.get(which, NOT_MEASURED)}
@@ -110,7 +146,7 @@ def main() -> None:
     """Make the records that are missing; exit with 1 when a result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pair", choices=list(PAIRS))
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS), help=f"of {(*WORKLOADS, *PREFILL)}")
     parser.add_argument("--target", help="by default the GPU that is here, cuda:sm_90 without one")
     parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=[dtype.value for dtype in LARGEST_ERROR])
     parser.add_argument("--batches", nargs="+", type=int, default=[8, 1, 16])

@@ -63,7 +63,7 @@ def record(workload: str, dtype: str, batch: int, target: str) -> Record:
     inputs = WORKLOADS[workload].inputs(batch, dtype, "full")
     found = search(trace(WORKLOADS[workload].function(), inputs).graph, device_for(target)).candidates[0]
     built = both(construct(found.graph), target)
-    measured = on_gpu(workload, inputs, built, dtype) if torch.cuda.is_available() else {}
+    measured = on_gpu(WORKLOADS[workload].function(), inputs, built, dtype) if torch.cuda.is_available() else {}
     return {
         "variants": {
             which: {"kernels": [asdict(figures) for figures in executable.resources], **measured.get(which, NOT_MEASURED)}

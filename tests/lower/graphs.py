@@ -41,11 +41,19 @@ def linear_along_k(taken: int, loop: int, rows: int = 16, columns: int = 64, dty
 
 
 def attention(
-    queries: int = 3, keys: int = 24, width: int = 20, loop: int = 4, dtype: DType = DType.FP32, grid: int = 2, flat: bool = False
+    queries: int = 3,
+    keys: int = 24,
+    width: int = 20,
+    loop: int = 4,
+    dtype: DType = DType.FP32,
+    grid: int = 2,
+    flat: bool = False,
+    masked: bool = False,
 ) -> Graph:
     """Attention with a running maximum over a loop over keys, the queries' scaling inside the loop but invariant in it.
 
-    With `flat` the sums of the weights are kept without their last dimension.
+    With `flat` the sums of the weights are kept without their last dimension. With `masked` a tensor [2, queries, keys] is
+    added to the scores.
     """
     kernel = GraphBuilder(Level.KERNEL)
     names = [kernel.input(name, (2, size, width), dtype) for name, size in (("Q", queries), ("K", keys), ("V", keys))]
@@ -54,6 +62,9 @@ def attention(
     k, v = (block.iterator(number, kernel.tensor(names[number]), (0,), 1) for number in (1, 2))
     scaled = block.add("mul", q, block.constant(0.25, dtype))
     scores = block.add("matmul", scaled, block.add("transpose", k, permutation=(0, 2, 1)))
+    if masked:
+        names.append(kernel.input("M", (2, queries, keys), dtype))
+        scores = block.add("add", scores, block.iterator(3, kernel.tensor(names[3]), (0,), 2))
     largest = block.add("max", scores, dim=2, size=keys // loop)
     weights = block.add("exp", block.add("sub", scores, largest))
     summed, shift = block.add("sum", weights, dim=2, size=keys // loop), largest

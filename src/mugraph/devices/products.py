@@ -24,7 +24,7 @@ ROWS, COLUMNS, DEPTH = 16, 8, 16
 """What one instruction of matrix units multiplies: left [ROWS, DEPTH], right [DEPTH, COLUMNS]."""
 VECTOR_ROWS = 4
 """Rows that one thread computes without matrix units: each element of the right factor serves them all."""
-_MOST_TILES = 16
+MOST_TILES = 16
 """Tiles of the target in the registers of one warp: 64 registers of each thread."""
 _MOST_SUMS = 32
 """Sums that a thread keeps in registers while factors stream, without matrix units."""
@@ -34,10 +34,10 @@ _MOST_THREADS = 256
 """More threads than these leave each too few registers for fragments."""
 _ELEMENTS_PER_THREAD = 4
 _COUNTS = (1, 2, 4, 8, 16)
-SPLITS = tuple((down, across) for down in _COUNTS for across in _COUNTS if down * across <= _MOST_TILES)
+SPLITS = tuple((down, across) for down in _COUNTS for across in _COUNTS if down * across <= MOST_TILES)
 """Tiles of the target that a warp may take together: so many below and beside each other."""
 _DOWN, _ACROSS = np.array(SPLITS, float).T
-_AFTER_ALL = 2.0 * _MOST_TILES
+_AFTER_ALL = 2.0 * MOST_TILES
 """More than a round of instructions takes."""
 
 

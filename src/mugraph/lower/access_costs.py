@@ -11,11 +11,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
-from mugraph.devices.products import WARP
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.fragments import PAIR, comes_by_ldmatrix, on_matrix_units, stored_together, warp_tiles
-from mugraph.lower.register_reductions import reduction_of
+from mugraph.lower.fragments import (
+    PAIR,
+    WarpTiles,
+    comes_by_ldmatrix,
+    holds_rows,
+    loaded_together,
+    on_matrix_units,
+    product_tiles,
+    stored_together,
+)
+from mugraph.lower.register_reductions import reduces_fragments, reduction_of
 from mugraph.lower.thread_mapping import (
     WIDEST_ACCESS,
     LoopDim,
@@ -63,6 +71,11 @@ def accesses_of(kernel: Kernel, statement: Statement) -> Iterator[Accesses]:
             yield Accesses((statement.target,), lambda laid: _result_traffic(kernel, statement, laid[0]))
             for factor, inner in ((statement.left, -1), (statement.right, -2)):
                 yield _factor_accesses(kernel, statement, factor, inner)
+        case Reduce() if reduces_fragments(kernel, statement):
+            times = 1 + statement.accumulate
+            yield Accesses((statement.target,), lambda laid: _row_traffic(kernel.buffer(laid[0].buffer), laid[0]).times(times))
+            for tile in statement.sources:
+                yield Accesses((tile,), lambda laid: _source_traffic(kernel, laid[0]))
         case Reduce():
             yield Accesses(laid_out, lambda laid: _reduction_traffic(kernel, _relaid(statement, laid)))
         case Elementwise() if reduction_of(kernel, statement) is not None:
@@ -71,7 +84,7 @@ def accesses_of(kernel: Kernel, statement: Statement) -> Iterator[Accesses]:
             together = stored_together(statement.target, kernel.buffer(statement.target.buffer))
             yield Accesses((statement.target,), lambda laid: _fragment_traffic(kernel.buffer(laid[0].buffer), laid[0], together))
             for tile in statement.sources:
-                yield Accesses((tile,), lambda laid: _fragment_traffic(kernel.buffer(laid[0].buffer), laid[0]))
+                yield Accesses((tile,), lambda laid: _source_traffic(kernel, laid[0]))
         case Elementwise():
             yield Accesses(laid_out, lambda laid: _elementwise_traffic(kernel, _relaid(statement, laid)))
 
@@ -127,48 +140,65 @@ def _fragment_traffic(buffer: Buffer, tile: Tile, run: int = 1) -> Traffic:
     return traffic_of(buffer, tile, fragment_places(tile.shape, tile.strides, run), run)
 
 
+def _source_traffic(kernel: Kernel, tile: Tile) -> Traffic:
+    """Lanes load what meets the elements they hold, neighbours together; one element of each row, where they hold whole rows, of
+    what repeats along it."""
+    buffer = kernel.buffer(tile.buffer)
+    if tile.strides[-1] == 0 and holds_rows(kernel):
+        return _fragment_traffic(buffer, replace(tile, shape=(*tile.shape[:-1], 1)))
+    return _fragment_traffic(buffer, tile, loaded_together(tile, buffer))
+
+
+def _row_traffic(buffer: Buffer, tile: Tile) -> Traffic:
+    """The first of the lanes that hold a row takes its element of a tile of rows."""
+    return _fragment_traffic(buffer, replace(tile, shape=(*tile.shape, 1), strides=(*tile.strides, 0)))
+
+
 def _factor_accesses(kernel: Kernel, product: Matmul, factor: Tile, inner: int) -> Accesses:
     """The reads of a factor where it lies, or the copies and reads of all its panels.
 
     What warp groups read of the ring goes past the threads and is not counted, nor what boxes write there.
     """
-    buffer, panels = kernel.buffer(factor.buffer), product.panels
+    buffer, panels, split = kernel.buffer(factor.buffer), product.panels, product_tiles(kernel, product)
     panel = None if panels is None else panels.left if inner == -1 else panels.right
     if panels is None or panel is None:
-        return Accesses((factor,), lambda laid: factor_traffic(buffer, product, laid[0], inner, kernel.threads))
+        return Accesses((factor,), lambda laid: factor_traffic(buffer, product, laid[0], inner, split))
     ring, times = kernel.buffer(panel.buffer), factor.shape[inner] // panels.depth
 
     def traffic(laid: Sequence[Tile]) -> Traffic:
         if panels.grouped:
             read = NONE
         elif panels.boxed:
-            read = _blocks_traffic(ring, product, laid[0], inner, kernel.threads)
+            read = _blocks_traffic(ring, product, laid[0], inner, split)
         else:
-            read = factor_traffic(ring, product, laid[0], inner, kernel.threads)
+            read = factor_traffic(ring, product, laid[0], inner, split)
         written = NONE if panels.boxed else copy_traffic(ring, laid[0])
         return (written + read).times(times) + copy_traffic(buffer, factor)
 
     return Accesses((panel,), traffic)
 
 
-def factor_traffic(buffer: Buffer, product: Matmul, tile: Tile, inner: int, threads: int) -> Traffic:
-    """The reads of a factor, or of a panel of it, whose k is dimension `inner`, from `tile` in `buffer`.
+def factor_traffic(buffer: Buffer, product: Matmul, tile: Tile, inner: int, split: WarpTiles) -> Traffic:
+    """The reads of a factor, or of a panel of it, whose k is dimension `inner`, from `tile` in `buffer`, by warps that share out
+    the target in `split`.
 
     What lies in device memory is copied in rows of 16 bytes where it can be, and else gathered.
     """
+    if buffer.memory is Memory.REGISTERS:
+        return NONE
     if buffer.memory is Memory.DEVICE and _comes_in_rows(buffer, tile):
         return copy_traffic(buffer, tile)
     whole = tiles.broadcast(tile, (*product.target.shape[:-2], *tile.shape[-2:]))
     if on_matrix_units(product):
-        return _matrices_traffic(buffer, product.dtype, product.target.shape, whole, inner, threads // WARP)
+        return _matrices_traffic(buffer, product.dtype, split, whole, inner)
     return _vector_traffic(buffer, product.target.shape, whole, inner, rows_together(product))
 
 
-def _blocks_traffic(ring: Buffer, product: Matmul, place: Tile, inner: int, threads: int) -> Traffic:
+def _blocks_traffic(ring: Buffer, product: Matmul, place: Tile, inner: int, split: WarpTiles) -> Traffic:
     """The reads of a panel in blocks along k, which are all alike, or beside each other, of which each is read for its part."""
     blocks, *shape = place.shape
     block = replace(place, shape=tuple(shape), strides=place.strides[1:])
-    return factor_traffic(ring, product, block, inner, threads).times(blocks if block.strides[inner] == 1 else 1)
+    return factor_traffic(ring, product, block, inner, split).times(blocks if block.strides[inner] == 1 else 1)
 
 
 def _comes_in_rows(buffer: Buffer, tile: Tile) -> bool:
@@ -179,9 +209,8 @@ def _comes_in_rows(buffer: Buffer, tile: Tile) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
-def _matrices_traffic(buffer: Buffer, dtype: DType, target: tuple[int, ...], tile: Tile, inner: int, warps: int) -> Traffic:
+def _matrices_traffic(buffer: Buffer, dtype: DType, split: WarpTiles, tile: Tile, inner: int) -> Traffic:
     """A factor as matrices of 8 x 8: by ldmatrix where it can, else gathered by lanes."""
-    split = warp_tiles(target, warps)
     for contiguous in (inner, -3 - inner):
         if comes_by_ldmatrix(tile, buffer, dtype, contiguous, inner):
             return traffic_of(buffer, tile, matrix_places(split, tile.shape, tile.strides, inner, contiguous), _MATRIX_ROW)

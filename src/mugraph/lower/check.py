@@ -23,6 +23,7 @@ from mugraph.lower.order import first_conflict
 from mugraph.lower.parts_of_panels import can_take_parts
 from mugraph.lower.producer_warps import can_have_producer
 from mugraph.lower.register_reductions import keeps_results, reduction_into, reduction_of, starts_every_lane
+from mugraph.lower.register_scores import can_take_left, holds_whole_rows
 from mugraph.lower.scalar_expressions import Constant, Source, subexpressions
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
 from mugraph.lower.tensor_maps import box_copies
@@ -43,7 +44,7 @@ from mugraph.lower.tile_form import (
     Tile,
     reads_target,
 )
-from mugraph.lower.tiles import same_elements
+from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
 from mugraph.lower.warp_groups import PLACE_BYTES, ROW_COUNT, SWIZZLES, blocked, columns_first, group_tiles, left_in_slot
 
 
@@ -210,17 +211,32 @@ def _collide(first: Buffer, second: Buffer) -> bool:
 
 
 def _may_hold(kernel: Kernel, statement: Statement, tile: Tile) -> bool:
-    """Whether a statement is a product, or starts a sum in registers, or copies one out; or does so of a reduction's results."""
+    """Whether a statement is a product, or starts a sum in registers, or copies one out; or does so of a reduction's results.
+
+    Fragments are one tile of a buffer to all statements, whole rows of it where one reduces them or multiplies by them.
+    """
+    if reduction_into(kernel, tile.buffer) is None and not _is_one_tile(kernel, tile):
+        return False
     match statement:
         case Matmul():
-            return reduction_into(kernel, tile.buffer) is None
+            held = tile is statement.target or (tile is statement.left and can_take_left(kernel, statement))
+            return held and reduction_into(kernel, tile.buffer) is None
         case Elementwise():
             reduction = reduction_of(kernel, statement)
             return statement.combine is None and (reduction is None or _starts_or_copies(statement, reduction))
+        case Reduce() if tile is not statement.target:
+            stored = kernel.buffer(statement.target.buffer).memory is not Memory.REGISTERS
+            return stored and tile.rank > 1 and reduction_into(kernel, tile.buffer) is None and holds_whole_rows(kernel, tile)
         case Reduce():
             keeps = statement.accumulate and keeps_results(kernel, statement)
-            return keeps and tile is statement.target and reduction_into(kernel, tile.buffer) == statement
+            return keeps and reduction_into(kernel, tile.buffer) == statement
     return False
+
+
+def _is_one_tile(kernel: Kernel, tile: Tile) -> bool:
+    """Whether all tiles of a buffer are the same elements, as dimensions of size 1 do not matter."""
+    uses = [use for s in kernel.statements for use in (s.target, *s.sources) if use.buffer == tile.buffer]
+    return all(same_sizes(use.shape, tile.shape) and same_elements(with_unit_dimensions(use, tile.shape), tile) for use in uses)
 
 
 def _starts_or_copies(statement: Elementwise, reduction: Reduce) -> bool:

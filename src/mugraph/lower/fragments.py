@@ -6,12 +6,24 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mugraph.devices.products import COLUMNS, DEPTH, ROWS, SPLITS, WARP, Product, in_matrix_units, keeps_sums, warp_tasks
+from mugraph.devices.products import (
+    COLUMNS,
+    DEPTH,
+    MOST_TILES,
+    ROWS,
+    SPLITS,
+    WARP,
+    Product,
+    in_matrix_units,
+    keeps_sums,
+    warp_tasks,
+)
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
-from mugraph.lower.tile_form import Buffer, Matmul, Memory, Tile
+from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Tile
 
+_COUNTS = tuple(down for down, across in SPLITS if across == 1)
 PAIR = 2
 """Values of k that a register holds, or two registers side by side in TF32; of a row of sums a lane has so many neighbours."""
 ROW_ELEMENTS = 8
@@ -88,9 +100,50 @@ def warp_tiles(target: Shape, warps: int) -> WarpTiles:
     return WarpTiles(down, across, -(-rows // (ROWS * down)), -(-columns // (COLUMNS * across)), math.prod(batch))
 
 
+def row_bands(target: Shape, warps: int) -> WarpTiles | None:
+    """The split of a target in which one warp holds all of each row; None where registers or warps are too few for it.
+
+    How rows are shared out depends on nothing but their number: targets that differ in their columns have the same rows in the
+    same lanes.
+    """
+    *batch, rows, columns = target
+    matrices, across = math.prod(batch), columns // COLUMNS
+    down = next((down for down in _COUNTS if matrices * -(-rows // (ROWS * down)) <= warps), None)
+    if down is None or columns % COLUMNS or down * across > MOST_TILES:
+        return None
+    return WarpTiles(down, across, -(-rows // (ROWS * down)), 1, matrices)
+
+
+def takes_left_from_registers(kernel: Kernel, product: Matmul) -> bool:
+    """Whether a product's left factor is what lanes hold of another one's target (`register_scores.py`)."""
+    return kernel.buffer(product.left.buffer).memory is Memory.REGISTERS
+
+
+def holds_rows(kernel: Kernel) -> bool:
+    """Whether warps hold whole rows of what lies in registers, as some product reads its left factor there."""
+    return any(isinstance(s, Matmul) and takes_left_from_registers(kernel, s) for s in kernel.statements)
+
+
+def split_of(kernel: Kernel, tile: Tile) -> WarpTiles:
+    """How warps share out a target of a product in registers, or of one that takes its left factor from there."""
+    warps = kernel.threads // WARP
+    return (row_bands(tile.shape, warps) if holds_rows(kernel) else None) or warp_tiles(tile.shape, warps)
+
+
+def product_tiles(kernel: Kernel, product: Matmul) -> WarpTiles:
+    """How warps share out the target of a product that no groups multiply."""
+    held = kernel.buffer(product.target.buffer).memory is Memory.REGISTERS or takes_left_from_registers(kernel, product)
+    return split_of(kernel, product.target) if held else warp_tiles(product.target.shape, max(1, kernel.threads // WARP))
+
+
 def stored_together(tile: Tile, buffer: Buffer) -> int:
     """Neighbours of a row of a fragment that a lane stores at once: two where they lie together in device memory."""
     return tiles.run_along(tile, -1, PAIR) if buffer.memory is Memory.DEVICE else 1
+
+
+def loaded_together(tile: Tile, buffer: Buffer) -> int:
+    """Neighbours of a row of a fragment that a lane loads at once: two where they lie together."""
+    return tiles.run_along(tile, -1, PAIR) if buffer.dtype.bytes > 1 else 1
 
 
 def comes_by_ldmatrix(tile: Tile, buffer: Buffer, dtype: DType, contiguous: int, inner: int) -> bool:

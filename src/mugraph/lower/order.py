@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mugraph.lower.register_reductions import reduces_fragments
 from mugraph.lower.thread_mapping import addresses, elementwise_share, reduction_share
 from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
@@ -105,6 +106,8 @@ def _owners(kernel: Kernel, statement: Statement, tile: Tile) -> tuple[object, .
     match statement:
         case Elementwise() if not _touches_registers(kernel, statement):
             return addresses(elementwise_share(kernel, statement), tile, (statement.target, *statement.sources).index(tile))
+        case Reduce() if reduces_fragments(kernel, statement):
+            return None
         case Reduce() if tile is statement.target and math.prod(tile.shape) == 1:
             return (tile.buffer, tile.start, (), 1)
         case Reduce() if tile is not statement.target:

@@ -14,18 +14,20 @@ import math
 from dataclasses import replace
 
 from mugraph.lower.access_costs import copy_traffic, factor_traffic
+from mugraph.lower.fragments import WarpTiles
 from mugraph.lower.layouts import BufferLayout, Dimensions
 from mugraph.lower.order import depends
 from mugraph.lower.tile_form import Buffer, Elementwise, Index, Kernel, Matmul, Memory, Panels, Reduce, Statement, Tile
 
 
-def laid_out(product: Matmul, panels: Panels, threads: int, whole_rows: bool) -> Panels:
-    """The panels of a product in their best layouts, the right one behind the left; those given have plain rows.
+def laid_out(product: Matmul, panels: Panels, split: WarpTiles, whole_rows: bool) -> Panels:
+    """The panels of a product, whose target warps share out in `split`, in their best layouts, the right one behind the left;
+    those given have plain rows.
 
     With `whole_rows` none is swizzled.
     """
-    left, elements = _best(product, panels.left, -1, threads, whole_rows, Index())
-    right, _ = _best(product, panels.right, -2, threads, whole_rows, Index(elements))
+    left, elements = _best(product, panels.left, -1, split, whole_rows, Index())
+    right, _ = _best(product, panels.right, -2, split, whole_rows, Index(elements))
     return Panels(panels.depth, left, right)
 
 
@@ -40,7 +42,7 @@ def _elements(tile: Tile) -> int:
 
 
 def _best(
-    product: Matmul, panel: Tile | None, inner: int, threads: int, whole_rows: bool, start: Index
+    product: Matmul, panel: Tile | None, inner: int, split: WarpTiles, whole_rows: bool, start: Index
 ) -> tuple[Tile | None, int]:
     """The panel of a factor whose k is dimension `inner`, and the elements up to its end."""
     if panel is None:
@@ -51,7 +53,7 @@ def _best(
 
     def cost(layout: BufferLayout) -> float:
         tile = dims.relaid(panel, layout)
-        traffic = copy_traffic(buffer, tile) + factor_traffic(buffer, product, tile, inner, threads)
+        traffic = copy_traffic(buffer, tile) + factor_traffic(buffer, product, tile, inner, split)
         return layout.cost + traffic.cost
 
     best = min(dims.layouts_along(len(order) - 1, buffer.dtype.bytes), key=cost)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mugraph.devices.products import DEPTH, WARP
 from mugraph.ir.dtypes import DType
-from mugraph.lower.fragments import WarpTiles, instruction_depth, on_matrix_units, warp_tiles
+from mugraph.lower.fragments import WarpTiles, holds_rows, instruction_depth, on_matrix_units, warp_tiles
 from mugraph.lower.tile_form import Kernel, Matmul, Statement
 from mugraph.lower.warp_groups import adds_alone
 
@@ -36,7 +36,7 @@ def with_parts(kernel: Kernel) -> Kernel:
 def can_take_parts(kernel: Kernel, product: Matmul, parts: int) -> bool:
     """Whether so many sets of warps can share out the panels of a product, and their sums meet in the ring."""
     panels, ring = product.panels, kernel.ring
-    if panels is None or ring is None or panels.grouped or not on_matrix_units(product):
+    if panels is None or ring is None or panels.grouped or not on_matrix_units(product) or holds_rows(kernel):
         return False
     split = warp_tiles(product.target.shape, kernel.threads // WARP)
     copied_later = any(isinstance(s, Matmul) and s.panels is not None for s in kernel.after)

@@ -24,6 +24,7 @@ from mugraph.lower.parallel import with_parallel_products, with_parallel_reducti
 from mugraph.lower.parts_of_panels import with_parts
 from mugraph.lower.producer_warps import with_producer
 from mugraph.lower.register_reductions import with_reductions_in_loop, with_register_reductions
+from mugraph.lower.register_scores import with_register_scores
 from mugraph.lower.register_sums import with_epilogues, with_register_sums
 from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
@@ -147,6 +148,22 @@ def _epilogues(kernel: Kernel, block: Block) -> Kernel:
     return kernel if _is_worse(finished, other) else held
 
 
+def _register_scores(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with the left factors of products in registers where warps hold whole rows, unless that makes it worse in the
+    end."""
+    held = with_register_scores(kernel) if block.passes.thread_graphs else kernel
+    if held is kernel:
+        return kernel
+    finished, other = (functools.reduce(lambda made, step: step.run(made, block), _PLACING, start) for start in (held, kernel))
+    fits = finished.shared_bytes <= block.shared_bytes
+    return held if fits and not _is_worse(finished, other, _beside_copies) else kernel
+
+
+def _beside_copies(kernel: Kernel) -> int:
+    """Bytes of shared memory that a block takes for other things than copies on their way, of which more is better."""
+    return kernel.shared_bytes - sum(kernel.buffer(name).bytes for name in kernel.arriving)
+
+
 def _widened(kernel: Kernel, block: Block) -> Kernel:
     """The kernel with factors of fewer bits widened in shared memory, if that leaves room for its ring."""
     widened = with_widened_factors(kernel)
@@ -159,10 +176,14 @@ def _widened(kernel: Kernel, block: Block) -> Kernel:
     return widened if fits else kernel
 
 
-def _is_worse(kernel: Kernel, other: Kernel) -> bool:
+def _bytes(kernel: Kernel) -> int:
+    return kernel.shared_bytes
+
+
+def _is_worse(kernel: Kernel, other: Kernel, shared: Callable[[Kernel], int] = _bytes) -> bool:
     """Whether a kernel takes more shared memory, traffic or barriers than another one, or lacks a ring or warp groups it has."""
     lacks = (kernel.ring is None) != (other.ring is None) or uses_warp_groups(kernel) < uses_warp_groups(other)
-    takes_more = kernel.shared_bytes > other.shared_bytes or len(kernel.barriers) > len(other.barriers)
+    takes_more = shared(kernel) > shared(other) or len(kernel.barriers) > len(other.barriers)
     return lacks or takes_more or traffic_in_all(kernel) > traffic_in_all(other)
 
 
@@ -341,6 +362,7 @@ _SHARED_OUT = (
     Pass("parallel-products", lambda kernel, block: with_parallel_products(kernel)),
     Pass("register-sums", lambda kernel, block: with_register_sums(kernel)),
     Pass("epilogues", _epilogues),
+    Pass("register-scores", _register_scores),
     Pass("register-reductions", lambda kernel, block: with_register_reductions(kernel)),
     *_PLACING,
 )

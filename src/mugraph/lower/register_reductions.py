@@ -29,7 +29,9 @@ def with_reductions_in_loop(kernel: Kernel) -> Kernel:
 def with_register_reductions(kernel: Kernel) -> Kernel:
     """The kernel with every accumulator of its loop that one reduction alone touches in registers, stored behind the loop."""
     for statement in kernel.body if kernel.loop > 1 else ():
-        if isinstance(statement, Reduce) and (start := _start(kernel, statement)) is not None:
+        if not isinstance(statement, Reduce) or reduces_fragments(kernel, statement):
+            continue
+        if (start := _start(kernel, statement)) is not None:
             parts = _reduction_to_parts(kernel, statement)
             if parts is not None and keeps_results(kernel, parts):
                 kernel = _in_registers(*_with_parts_behind(kernel, statement, parts, start), start)
@@ -54,6 +56,11 @@ def reduction_of(kernel: Kernel, statement: Elementwise) -> Reduce | None:
     """The reduction whose results in registers a statement starts or copies out; None of any other statement."""
     found = (reduction_into(kernel, tile.buffer) for tile in (statement.target, *statement.sources))
     return next((reduction for reduction in found if reduction is not None), None)
+
+
+def reduces_fragments(kernel: Kernel, reduction: Reduce) -> bool:
+    """Whether a reduction takes rows that lanes hold in the fragments of a product (`register_scores.py`)."""
+    return any(kernel.buffer(tile.buffer).memory is Memory.REGISTERS for tile in reduction.sources)
 
 
 def starts_every_lane(combine: Combine, start: Constant) -> bool:

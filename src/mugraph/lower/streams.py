@@ -15,7 +15,7 @@ from mugraph.devices.copies import COPY_BYTES, MOST_STAGES, PANEL_BYTES, WHOLE_B
 from mugraph.devices.products import in_whole_copies, least_depth, step_of_depth
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.fragments import sizes_of, sums_stay_in_registers
+from mugraph.lower.fragments import product_tiles, sizes_of, sums_stay_in_registers, takes_left_from_registers
 from mugraph.lower.memory import beside_another
 from mugraph.lower.panels import elements_of, laid_out, others_read, with_shared_panels
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Panels, Ring, Statement, Tile
@@ -83,7 +83,7 @@ def _streamed(kernel: Kernel, dtype: DType, size: int, whole_rows: bool) -> Kern
         panels = _panels(kernel, product, size) if product.dtype is dtype else None
         if panels is None:
             return product
-        return replace(product, panels=laid_out(product, panels, kernel.threads, whole_rows))
+        return replace(product, panels=laid_out(product, panels, product_tiles(kernel, product), whole_rows))
 
     def part(statements: Sequence[Statement]) -> tuple[Statement, ...]:
         return tuple(streamed(s) if isinstance(s, Matmul) else s for s in statements)
@@ -99,7 +99,7 @@ def _all_panels(kernel: Kernel) -> Iterator[Panels]:
 
 def _panels(kernel: Kernel, product: Matmul, size: int = PANEL_BYTES) -> Panels | None:
     """How a product's factors stream; None where they cannot: not in device memory, too many sums, not aligned."""
-    if not sums_stay_in_registers(product, kernel.threads):
+    if not (sums_stay_in_registers(product, kernel.threads) or takes_left_from_registers(kernel, product)):
         return None
     candidates: list[Panels] = []
     step = int(step_of_depth(sizes_of(product)))

@@ -17,8 +17,9 @@ from mugraph.devices.products import COLUMNS, ROWS, WARP
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import row_elements
-from mugraph.lower.fragments import WarpTiles, on_matrix_units, warp_tiles
+from mugraph.lower.fragments import WarpTiles, holds_rows, on_matrix_units, split_of, takes_left_from_registers
 from mugraph.lower.layouts import swizzle_of
+from mugraph.lower.memory import lifetimes
 from mugraph.lower.panels import elements_of
 from mugraph.lower.register_reductions import reduction_into
 from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile
@@ -51,8 +52,8 @@ def with_warp_groups(kernel: Kernel, fewest_rows: int = 1) -> Kernel:
         return kernel
     products = [s for s in kernel.statements if isinstance(s, Matmul)]
     streamed = {s: panels for s in products if s.target.shape[-2] >= fewest_rows and (panels := _panels(kernel, s)) is not None}
-    if any(_is_held(kernel, s.target) and s not in streamed for s in products):
-        streamed = {product: panels for product, panels in streamed.items() if not _is_held(kernel, product.target)}
+    if any(_touches_registers(kernel, s) and s not in streamed for s in products):
+        streamed = {product: panels for product, panels in streamed.items() if not _touches_registers(kernel, product)}
     if not streamed:
         return kernel
 
@@ -76,14 +77,19 @@ def group_tiles(target: Shape, threads: int) -> WarpTiles | None:
 
 
 def held_registers(kernel: Kernel) -> int:
-    """Registers of a lane that the fragments of all sums of products in registers take."""
-    found = 0
+    """Registers of a lane that the fragments of products in registers take at most at once: of what is still read, and of what a
+    product multiplies; elementwise statements put their results in the place of what nothing reads later."""
+    alive, taken = lifetimes(kernel.before, kernel.body, kernel.after), dict[str, int]()
     for buffer in kernel.buffers:
         if buffer.memory is Memory.REGISTERS and reduction_into(kernel, buffer.name) is None:
             tiles = (tile for s in kernel.statements for tile in (s.target, *s.sources) if tile.buffer == buffer.name)
             split = tiles_of(kernel, next(tiles))
-            found += split.down * split.across * 4
-    return found
+            taken[buffer.name] = split.down * split.across * 4
+    at_each = (
+        sum(size for name, size in taken.items() if alive[name].first <= number < alive[name].last + isinstance(s, Matmul))
+        for number, s in enumerate(kernel.statements)
+    )
+    return max(at_each, default=0)
 
 
 def tiles_of(kernel: Kernel, tile: Tile) -> WarpTiles:
@@ -91,7 +97,7 @@ def tiles_of(kernel: Kernel, tile: Tile) -> WarpTiles:
     products = (s for s in kernel.statements if isinstance(s, Matmul) and _is_held(kernel, s.target))
     grouped = any(product.panels is not None and product.panels.grouped for product in products)
     found = group_tiles(tile.shape, kernel.threads) if grouped else None
-    return found or warp_tiles(tile.shape, kernel.threads // WARP)
+    return found or split_of(kernel, tile)
 
 
 def sum_registers(kernel: Kernel) -> int:
@@ -168,6 +174,8 @@ def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
     panels, split = product.panels, group_tiles(product.target.shape, kernel.threads)
     if panels is None or panels.right is None or split is None or product.tf32 or not on_matrix_units(product):
         return None
+    if _touches_registers(kernel, product) and holds_rows(kernel) and split.panels > 1:
+        return None
     depth, columns = panels.right.shape[-2:]
     along = columns_first(panels.right)
     run = (split.across * COLUMNS if along else depth) * product.dtype.bytes
@@ -195,6 +203,10 @@ def with_slots(kernel: Kernel) -> Kernel:
 
 def _is_held(kernel: Kernel, tile: Tile) -> bool:
     return kernel.buffer(tile.buffer).memory is Memory.REGISTERS
+
+
+def _touches_registers(kernel: Kernel, product: Matmul) -> bool:
+    return _is_held(kernel, product.target) or takes_left_from_registers(kernel, product)
 
 
 def others_read(kernel: Kernel, buffer: str) -> bool:

@@ -117,6 +117,9 @@ _REMOVED = (
     ("mask", r"if \(m < \d+ && n < \d+\)", ""),
     ("mask", r"if \(m < \d+\)", ""),
     ("mask", r"if \(wanted < \d+( && [^)]*)?\)", ""),
+    ("mask", r"if \(lane % 4 == 0 && m < \d+\)", "if (lane % 4 == 0)"),
+    ("shuffle", r"total\[i\]\[r\] = total\[i\]\[r\] \+ shfl_xor\(total\[i\]\[r\], \d\);", ""),
+    ("lanes", r"(fragment_of_sums<\w+>\([^;]*), (\w+\[\w\]\[[^;]*?\]), ([^;]*)\);", r"\1, \3, \2);"),
     ("mask", r"e = thread; e < (\d+);", r"e = thread; e < \1 + blockDim.x;"),
 )
 _AT = r"(?:Swizzle<\d, \d, \d>::at\()?"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from mugraph.devices.products import COLUMNS, ROWS, WARP
-from mugraph.lower.fragments import on_matrix_units, warp_tiles
+from mugraph.lower.fragments import holds_rows, on_matrix_units, warp_tiles
 from mugraph.lower.register_reductions import reduction_into
 from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.tile_form import Kernel, Matmul, Tile
@@ -68,6 +68,7 @@ FEATURES: Mapping[str, Callable[[Kernel], bool]] = {
     "swizzle": lambda kernel: any(tile.swizzle is not None for tile in _tiles(kernel)),
     "sums in registers": lambda kernel: held_registers(kernel) > 0,
     "reductions in registers": lambda kernel: any(reduction_into(kernel, buffer.name) for buffer in kernel.buffers),
+    "scores in registers": holds_rows,
     "matrix units": lambda kernel: any(isinstance(s, Matmul) and on_matrix_units(s) for s in kernel.statements),
     "TF32": lambda kernel: any(isinstance(s, Matmul) and on_matrix_units(s) and s.tf32 for s in kernel.statements),
     "vector units": lambda kernel: any(isinstance(s, Matmul) and not on_matrix_units(s) for s in kernel.statements),

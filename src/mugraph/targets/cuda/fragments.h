@@ -29,6 +29,16 @@ template <class T> INLINE void multiply_fragments(float (&sum)[4], const unsigne
     mma_m16n8k8(sum, second, below);
 }
 
+/* A left factor that lies in registers as the sums of another product: those of two neighbouring tiles of 16 x 8, whose columns are
+   16 values of k, lie in the lanes as a fragment does. */
+template <class T> INLINE void fragment_of_sums(unsigned (&part)[4], const float (&first)[4], const float (&second)[4])
+{
+    part[0] = pack<T>(first[0], first[1]);
+    part[1] = pack<T>(first[2], first[3]);
+    part[2] = pack<T>(second[0], second[1]);
+    part[3] = pack<T>(second[2], second[3]);
+}
+
 /* From tiles that ldmatrix cannot read: any strides, any type, any memory. `corner` is the place of the fragment's first element;
    `rows` and `depth` say how far the factor reaches from there. */
 

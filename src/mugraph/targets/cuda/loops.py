@@ -22,7 +22,7 @@ from mugraph.targets.cuda.source import KernelText, number, write_expression
 _UNROLLED_VALUES = 64
 _FEWEST_VALUES = 16
 """Registers of a thread that operands of unrolled turns may take, and at least: sums that the kernel holds meanwhile count."""
-_COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "max({}, {})"}
+COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "max({}, {})"}
 
 
 def print_elementwise(text: KernelText, statement: Elementwise) -> None:
@@ -41,7 +41,7 @@ def print_elementwise(text: KernelText, statement: Elementwise) -> None:
                 text.line(f"load_run<{text.dtype(statement.target)}_t, {run}>(y, {address});")
             with _each(text, run):
                 value = write_expression(text, statement.expression, loads)
-                combined = value if statement.combine is None else _COMBINED[statement.combine].format("y[v]", value)
+                combined = value if statement.combine is None else COMBINED[statement.combine].format("y[v]", value)
                 text.line(f"y[v] = {combined};")
             _store(text, address, statement.target, dims[-1].strides[0], run)
 
@@ -51,7 +51,7 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
     share = reduction_share(text.kernel, statement)
     run, held = share.run, text.buffer(statement.target).memory is Memory.REGISTERS
     *outer, reduced = share.dims
-    combined = _COMBINED[statement.combine]
+    combined = COMBINED[statement.combine]
     with text.block():
         _pointers(text, statement)
         with _each_result(text, share, outer):
@@ -97,7 +97,7 @@ def _each_result(text: KernelText, share: Share, outer: Sequence[LoopDim]) -> It
 
 def _store_total(text: KernelText, share: Share, reduction: Reduce, address: str, dtype: DType) -> None:
     """Put together the totals of the lanes of a group, of which one stores the result."""
-    combined, results = _COMBINED[reduction.combine], math.prod(reduction.target.shape)
+    combined, results = COMBINED[reduction.combine], math.prod(reduction.target.shape)
     for mask in _halvings(share.group):
         text.line(f"total = {combined.format('total', f'shfl_xor(total, {mask})')};")
     with text.block(f"if (wanted < {results}" + (f" && thread % {share.group} == 0)" if share.group > 1 else ")")):

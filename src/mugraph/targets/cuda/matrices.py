@@ -9,15 +9,19 @@ from collections.abc import Mapping
 
 from mugraph.devices.products import COLUMNS, ROWS
 from mugraph.lower.fragments import WarpTiles
-from mugraph.lower.tile_form import Matmul, Panels, Tile
+from mugraph.lower.tile_form import Matmul, Memory, Panels, Tile
 from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.cuda.source import KernelText
 
 
 def write_panel_pointers(text: KernelText, product: Matmul, panels: Panels) -> None:
-    """Wait for the next panel of a product over the pointers `a` and `b`; declare `a_panel` and `b_panel`."""
+    """Wait for the next panel of a product over the pointers `a` and `b`; declare `a_panel` and `b_panel`, the first where it
+    lies in memory.
+    """
     text.line("next_panel();")
     for name, tile, place in (("a", product.left, panels.left), ("b", product.right, panels.right)):
+        if text.buffer(tile).memory is Memory.REGISTERS:
+            continue
         where = name if place is None else f"slot + {place.start.constant}"
         text.line(f"const {text.dtype(place or tile)}_t *const {name}_panel = {where};")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.devices.products import COLUMNS, DEPTH, ROWS, WARP
 from mugraph.lower.bulk_copies import row_elements
-from mugraph.lower.fragments import PAIR, WarpTiles, comes_by_ldmatrix, warp_tiles
+from mugraph.lower.fragments import PAIR, WarpTiles, comes_by_ldmatrix, product_tiles, takes_left_from_registers, warp_tiles
 from mugraph.lower.parts_of_panels import FRAGMENT, parted_products, sums_of_lane
 from mugraph.lower.tile_form import Matmul, Memory, Panels, Tile
 from mugraph.lower.tiles import run_along
@@ -48,7 +48,7 @@ def write_matrix_product(text: KernelText, product: Matmul) -> None:
     """Write a product over the pointers `a` and `b`; its factors have the target's batch dimensions."""
     grouped = product.panels is not None and product.panels.grouped
     split = group_tiles(product.target.shape, text.threads) if grouped else None
-    work = _Work(text, product, split or warp_tiles(product.target.shape, text.threads // WARP))
+    work = _Work(text, product, split or product_tiles(text.kernel, product))
     if product.panels is not None:
         work.write_streamed(product.panels)
     else:
@@ -110,9 +110,9 @@ class _Work:
             header = f"for (int task = warp; task < {self.split.tasks}; task += {text.threads // WARP})"
         with text.block(header):
             write_place(text, self.split, "warp" if self.in_registers else "task")
-            write_batch_offsets(text, {"a": product.left, "b": product.right})
+            write_batch_offsets(text, self.in_memory({"a": product.left, "b": product.right}))
             sum_ = self.declare_sum()
-            text.line(f"#pragma unroll {self.steps_together}")
+            text.line("#pragma unroll" if self.left_in_registers else f"#pragma unroll {self.steps_together}")
             with text.block(f"for (int k = 0; k < {depth}; k += {DEPTH})"):
                 self.multiply(sum_, product.left, product.right)
             self.finish(sum_)
@@ -134,13 +134,15 @@ class _Work:
         awaited = left_in_slot(product) and text.kernel.ring.lag > 0 and not runs_on(text.kernel, product)
         if awaited:
             text.line(f"#pragma unroll {_PANELS_TOGETHER}")
+        elif self.left_in_registers:
+            text.line("#pragma unroll")
         with text.block(f"for (int panel = 0; panel < {product.left.shape[-1] // panels.depth}; ++panel)"):
             write_panel_pointers(text, product, panels)
             left, right = panels.left or product.left, panels.right or product.right
             factors = {"a": _matrix(left) if panels.left_in_blocks and panels.left else left}
             if not panels.grouped:
                 factors["b"] = _matrix(right) if panels.right_in_blocks and panels.right else right
-            write_batch_offsets(text, factors, panel_offsets(product, panels))
+            write_batch_offsets(text, self.in_memory(factors), panel_offsets(product, panels))
             with text.block(active):
                 if left_in_slot(product):
                     self.multiply_in_slot(sum_, left, right, panels.depth)
@@ -166,6 +168,15 @@ class _Work:
     def in_registers(self) -> bool:
         """Whether the target is a sum that outlives this product in registers."""
         return self.text.buffer(self.product.target).memory is Memory.REGISTERS
+
+    @property
+    def left_in_registers(self) -> bool:
+        """Whether lanes hold the left factor: all loops over its columns are unrolled, as registers have no addresses."""
+        return takes_left_from_registers(self.text.kernel, self.product)
+
+    def in_memory(self, factors: dict[str, Tile]) -> dict[str, Tile]:
+        """The factors without one in registers."""
+        return {name: tile for name, tile in factors.items() if self.text.buffer(tile).memory is not Memory.REGISTERS}
 
     def declare_sum(self) -> str:
         """The name of the sums, which start from 0 unless they go on."""
@@ -205,7 +216,7 @@ class _Work:
     def multiply_panel(self, sums: Sequence[str], left: Tile, right: Tile, panels: Panels) -> None:
         """Add the products of a panel, or of the warp's part of one, to sums in turn."""
         text, depth = self.text, panels.depth // panels.parts
-        text.line("UNROLLED_STEPS")
+        text.line("#pragma unroll" if self.left_in_registers else "UNROLLED_STEPS")
         with text.block(f"for (int step = 0; step < {depth // DEPTH}; ++step)"):
             first = f"warp / {self.split.tasks} * {depth} + " if panels.parts > 1 else ""
             text.line(f"const int k = {first}{DEPTH} * step;")
@@ -218,11 +229,13 @@ class _Work:
         text = self.text
         together = math.gcd(depth, _GROUP_DEPTH)
         each = f"for (int k = first, step = 0; step < {together // DEPTH}; k += {DEPTH}, ++step)"
+        if self.left_in_registers:
+            text.line("#pragma unroll")
         with text.block(f"for (int first = 0; first < {depth}; first += {together})"):
             text.line(f"unsigned left[{together // DEPTH}][4];")
             text.line("#pragma unroll")
             with text.block(each):
-                self.load_left(left, "a_panel", "m0", "left[step]")
+                self.load_left(left, "a_panel", "m0", "left[step]", "0")
             text.line(f"wgmma_registers({sum_}[0]);")
             text.line("wgmma_registers(left);")
             text.line("wgmma_fence();")
@@ -264,11 +277,16 @@ class _Work:
             corner, leading = f"{first} / {wide} * {block} + k * {wide}", block * self.product.dtype.bytes
         return f"wgmma_matrix<{row_bytes}>({pointer} + {corner}, {leading}, {ROW_COUNT * row_bytes})"
 
-    def load_left(self, tile: Tile, pointer: str, first: str, into: str) -> None:
-        """A fragment of 16 rows from `first` on."""
+    def load_left(self, tile: Tile, pointer: str, first: str, into: str, band: str = "i") -> None:
+        """A fragment of 16 rows from `first` on, band number `band` of the warp's."""
         row, column = tile.strides[-2:]
         rows = self.product.left.shape[-2]
-        if self.by_ldmatrix(tile, -1, inner=-1):
+        if self.left_in_registers:
+            panels, held = self.product.panels, f"{tile.buffer}[{band}]"
+            k = "k" if panels is None else f"({panels.depth} * panel + k)"
+            tiles = f"{held}[{k} / {COLUMNS}], {held}[{k} / {COLUMNS} + 1]"
+            self.text.line(f"fragment_of_sums<{self.element}>({into}, {tiles});")
+        elif self.by_ldmatrix(tile, -1, inner=-1):
             place = _clamped(f"{first} + lane % {ROWS}", rows, 1, self.is_whole)
             along = self.along(tile, -1, "k + lane / 16 * 8")
             address = self.text.element(pointer, tile, ["a_batch", scaled(row, f"({place})"), *along])

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.lower import tiles
-from mugraph.lower.fragments import on_matrix_units
-from mugraph.lower.register_reductions import reduction_of
+from mugraph.lower.fragments import on_matrix_units, takes_left_from_registers
+from mugraph.lower.register_reductions import reduces_fragments, reduction_of
 from mugraph.lower.staging import arrival
 from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.tile_form import Bands, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
@@ -22,7 +22,7 @@ from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.async_pipeline import MAP_NAME, write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction, print_results
 from mugraph.targets.cuda.matrix_units import write_last_wait, write_matrix_product, write_sums_of_parts
-from mugraph.targets.cuda.register_accumulators import declare_held_sums, print_held, touches_registers
+from mugraph.targets.cuda.register_accumulators import declare_held_sums, print_held, print_row_reduction, touches_registers
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.cuda.vector_units import write_vector_product
 
@@ -137,6 +137,8 @@ def _print_part(text: KernelText, statements: Sequence[Statement], first: int) -
                 print_held(text, statement)
             case Elementwise():
                 print_elementwise(text, statement)
+            case Reduce() if reduces_fragments(text.kernel, statement):
+                print_row_reduction(text, statement)
             case Reduce():
                 print_reduction(text, statement)
 
@@ -147,7 +149,8 @@ def _print_product(text: KernelText, product: Matmul) -> None:
     left, right = (tiles.broadcast(tile, (*batch, *tile.shape[-2:])) for tile in product.sources)
     product = replace(product, left=left, right=right)
     with text.block():
-        text.pointer("a", left)
+        if not takes_left_from_registers(text.kernel, product):
+            text.pointer("a", left)
         text.pointer("b", right)
         if on_matrix_units(product):
             write_matrix_product(text, product)

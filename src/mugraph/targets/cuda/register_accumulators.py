@@ -1,13 +1,19 @@
-"""Sums in registers outside of products: started, rescaled, copied out, each lane working on the elements it holds."""
+"""Sums in registers outside of products: started, rescaled, reduced, copied out, each lane working on the elements it holds."""
 
 from __future__ import annotations
 
-from mugraph.lower.fragments import stored_together
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from mugraph.devices.products import ROWS
+from mugraph.lower.fragments import WarpTiles, holds_rows, loaded_together, stored_together
 from mugraph.lower.parts_of_panels import parted_products
 from mugraph.lower.register_reductions import reduction_into
-from mugraph.lower.tile_form import Elementwise, Memory, Tile
+from mugraph.lower.tile_form import Elementwise, Memory, Reduce, Tile
 from mugraph.lower.warp_groups import tiles_of
 from mugraph.targets.c_text import scaled
+from mugraph.targets.cuda.loops import COMBINED
 from mugraph.targets.cuda.matrices import (
     FRAGMENT_PLACE,
     covers,
@@ -17,6 +23,7 @@ from mugraph.targets.cuda.matrices import (
     write_place,
 )
 from mugraph.targets.cuda.source import KernelText, write_expression
+from mugraph.targets.cuda.source import number as number_text
 
 
 def declare_held_sums(text: KernelText) -> None:
@@ -44,13 +51,13 @@ def print_held(text: KernelText, statement: Elementwise) -> None:
     split = tiles_of(text.kernel, statement.target)
     rows, columns = statement.target.shape[-2:]
     in_memory = [number for number, tile in enumerate(tiles) if not held.holds(tile)]
-    guarded = in_memory and not covers(split, statement.target)
+    guarded = not covers(split, statement.target) and any(not held.is_of_rows(tiles[number]) for number in in_memory)
     with text.block():
         for number in in_memory:
             text.pointer(f"x{number}", tiles[number], written=number == 0)
         with text.block(f"if (warp < {split.busy})"):
-            write_place(text, split, own_task(split))
-            write_batch_offsets(text, {f"x{number}": tiles[number] for number in in_memory})
+            held.write_rows(split, rows, {number: tiles[number] for number in in_memory})
+            held.declare_pairs(dict(enumerate(statement.sources, 1)))
             together = stored_together(statement.target, text.buffer(statement.target))
             if together > 1:
                 text.line(f"float y[{together}];")
@@ -61,6 +68,57 @@ def print_held(text: KernelText, statement: Elementwise) -> None:
                     sources = [held.element(number, tile) for number, tile in enumerate(statement.sources, 1)]
                     value = write_expression(text, statement.expression, sources)
                     held.store(statement.target, value, together)
+
+
+def print_row_reduction(text: KernelText, reduction: Reduce) -> None:
+    """Write a reduction of rows that lanes hold, four lanes a row; the first of these stores the result."""
+    held, target = _Held(text), reduction.target
+    row = replace(target, shape=(*target.shape, 1), strides=(*target.strides, 0))
+    tiles, shape = (row, *reduction.sources), reduction.sources[0].shape
+    split, combined = tiles_of(text.kernel, replace(row, shape=shape)), COMBINED[reduction.combine]
+    in_memory = {number: tile for number, tile in enumerate(tiles) if not held.holds(tile)}
+    guard = "" if split.bands * split.down * split.warps * ROWS == shape[-2] else f"m < {shape[-2]}"
+    by_element = any(number and not held.is_of_rows(tile) for number, tile in in_memory.items())
+    with text.block():
+        for number, tile in in_memory.items():
+            text.pointer(f"x{number}", tile, written=number == 0)
+        with text.block(f"if (warp < {split.busy})"):
+            held.write_rows(split, shape[-2], in_memory)
+            text.line(f"float total[{split.down}][{_HALVES}];")
+            with _each_row(text, split):
+                text.line(f"total[i][r] = {number_text(reduction.combine.identity)};")
+            held.declare_pairs(dict(enumerate(reduction.sources, 1)))
+            write_each_fragment(text, split)
+            with text.block():
+                text.line(FRAGMENT_PLACE)
+                with text.block(f"if ({guard})" if guard and by_element else ""):
+                    sources = [held.element(number, tile) for number, tile in enumerate(reduction.sources, 1)]
+                    value = write_expression(text, reduction.expression, sources)
+                    text.line(f"total[i][h / 2] = {combined.format('total[i][h / 2]', value)};")
+            with _each_row(text, split):
+                for lanes in _LANES_OF_ROW:
+                    text.line(f"total[i][r] = {combined.format('total[i][r]', f'shfl_xor(total[i][r], {lanes})')};")
+                text.line(_ROW_PLACE)
+                with text.block("if (" + " && ".join(["lane % 4 == 0", *([guard] if guard else [])]) + ")"):
+                    address = held.address(0, row)
+                    total = combined.format(f"to_float(*({address}))", "total[i][r]") if reduction.accumulate else "total[i][r]"
+                    text.line(f"*({address}) = from_float<{text.dtype(target)}_t>({total});")
+
+
+_HALVES, _LANES_OF_ROW = 2, (1, 2)
+"""Rows of a tile that a lane holds elements of; what the number of a lane is changed by to meet the others of its row."""
+_ROW_PLACE = f"const int m = m0 + {ROWS} * i + lane / 4 + 8 * r;"
+"""Declares row r of the lane's in band i."""
+
+
+@contextmanager
+def _each_row(text: KernelText, split: WarpTiles) -> Iterator[None]:
+    """A loop over the rows i, r of which a lane holds elements."""
+    for name, count in (("i", split.down), ("r", _HALVES)):
+        text.line("#pragma unroll")
+        text.line(f"for (int {name} = 0; {name} < {count}; ++{name})")
+    with text.block():
+        yield
 
 
 class _Held:
@@ -76,6 +134,21 @@ class _Held:
         terms = [f"x{number}_batch", scaled(tile.strides[-2], "m"), scaled(tile.strides[-1], "n")]
         return self.text.element(f"x{number}", tile, terms)
 
+    def write_rows(self, split: WarpTiles, rows: int, in_memory: Mapping[int, Tile]) -> None:
+        """Declare where the warp's rows begin, and load what sources in memory have for each of `rows` whole rows."""
+        text = self.text
+        write_place(text, split, own_task(split))
+        write_batch_offsets(text, {f"x{number}": tile for number, tile in in_memory.items()})
+        repeated = {number: tile for number, tile in in_memory.items() if number and self.is_of_rows(tile)}
+        for number in repeated:
+            text.line(f"float of_row{number}[{split.down}][{_HALVES}];")
+        if repeated:
+            with _each_row(text, split):
+                text.line(_ROW_PLACE)
+                with text.block("" if split.bands * split.down * split.warps * ROWS == rows else f"if (m < {rows})"):
+                    for number, tile in repeated.items():
+                        text.line(f"of_row{number}[i][r] = to_float(*({self.address(number, tile)}));")
+
     def store(self, target: Tile, value: str, together: int) -> None:
         """Write element h of a fragment of the target, or, with the last of `together` neighbours, all of them at once."""
         if self.holds(target):
@@ -90,4 +163,27 @@ class _Held:
             self.text.line(f"store_run<{dtype}_t, {together}>({address} - {together - 1}, y);")
 
     def element(self, number: int, tile: Tile) -> str:
-        return f"{tile.buffer}[i][j][h]" if self.holds(tile) else f"to_float(*({self.address(number, tile)}))"
+        """The text of element h of a fragment of a source; with the first of two neighbours that lie together, load both."""
+        if self.holds(tile):
+            return f"{tile.buffer}[i][j][h]"
+        if self.is_of_rows(tile):
+            return f"of_row{number}[i][h / 2]"
+        if not self.comes_in_pairs(tile):
+            return f"to_float(*({self.address(number, tile)}))"
+        self.text.line("if (h % 2 == 0)")
+        self.text.line(f"    load_run<{self.text.dtype(tile)}_t, 2>(pair{number}, {self.address(number, tile)});")
+        return f"pair{number}[h % 2]"
+
+    def is_of_rows(self, tile: Tile) -> bool:
+        """Whether a source in memory repeats along rows that warps hold as a whole: each lane loads it once."""
+        return tile.strides[-1] == 0 and holds_rows(self.text.kernel)
+
+    def comes_in_pairs(self, tile: Tile) -> bool:
+        """Whether a lane loads two elements of a source at once."""
+        return not self.holds(tile) and loaded_together(tile, self.text.buffer(tile)) > 1
+
+    def declare_pairs(self, sources: Mapping[int, Tile]) -> None:
+        """Declare registers for two neighbours of each source that has such."""
+        for number, tile in sources.items():
+            if self.comes_in_pairs(tile):
+                self.text.line(f"float pair{number}[2];")
