@@ -12,13 +12,16 @@ _COMBINED = {"sum": "{} + {}", "max": "vec_max({}, {})"}
 
 
 def print_folds(lanes: int) -> str:
-    """Definitions of `fold_sum_H`, `fold_max_H`, and of `total_sum` and `total_max` over all lanes of one vector."""
+    """Definitions of `fold_sum_H`, `fold_max_H`, of `total_sum` and `total_max` over all lanes of one vector, and of `all_sum`
+    and `all_max` over those of each of as many vectors as they have lanes."""
     parts = []
     for name, combined in _COMBINED.items():
         halves = _halves(lanes)
         parts += [_fold(name, combined, half, lanes) for half in halves]
         steps = " ".join(f"x = fold_{name}_{half}(x, x);" for half in halves)
         parts.append(f"INLINE float total_{name}(vec x) {{ {steps} return x[0]; }}")
+        rows = fold_all([f"rows[{row}]" for row in range(lanes)], lanes, name)
+        parts.append(f"INLINE vec all_{name}(const vec *rows) {{ return {rows}; }}")
     return "\n".join(parts) + "\n"
 
 
@@ -47,17 +50,17 @@ def print_turning(lanes: int) -> str:
     return f"INLINE void turn(vec *rows)\n{{\n    {body}\n}}\n"
 
 
-def fold_all(vectors: Sequence[str], lanes: int) -> str:
-    """A C expression whose lane i is the sum over the lanes of `vectors[i]`, for at most `lanes` vectors."""
+def fold_all(vectors: Sequence[str], lanes: int, name: str = "sum") -> str:
+    """A C expression whose lane i is the sum, or the maximum, over the lanes of `vectors[i]`, for at most `lanes` vectors."""
     names = [*vectors, *["(vec){0}"] * (lanes - len(vectors))]
     for half in _halves(lanes):
-        names = [_folded(half, first, second) for first, second in zip(names[::2], names[1::2], strict=True)]
+        names = [_folded(name, half, first, second) for first, second in zip(names[::2], names[1::2], strict=True)]
     return names[0]
 
 
-def _folded(half: int, first: str, second: str) -> str:
+def _folded(name: str, half: int, first: str, second: str) -> str:
     zero = "(vec){0}"
-    return zero if first == second == zero else f"fold_sum_{half}({first}, {second})"
+    return zero if first == second == zero else f"fold_{name}_{half}({first}, {second})"
 
 
 def _halves(lanes: int) -> list[int]:

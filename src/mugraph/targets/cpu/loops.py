@@ -6,6 +6,7 @@ every subexpression is computed in the outermost loop where its operands are kno
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Container, Iterator, Sequence
@@ -170,8 +171,10 @@ class Nest(Generic[Loops]):
             reduced = self.loops[depth].reduced
             if reduced:
                 self.writer.line(f"vec total = splat({self.neutral});")
-            with self.writer.block(f"for (long i{depth} = 0; i{depth} < {self.end(depth)}; ++i{depth})"), self.scope():
-                self.level(depth + 1, lanes)
+            done = self.rows_together(depth)
+            if done < self.loops[depth].size:
+                with self.writer.block(f"for (long i{depth} = {done}; i{depth} < {self.end(depth)}; ++i{depth})"), self.scope():
+                    self.level(depth + 1, lanes)
             if reduced:
                 self.store("total", lanes, self.accumulates)
 
@@ -269,8 +272,30 @@ class Nest(Generic[Loops]):
         nodes = subexpressions(self.expression)
         return inside and not any(isinstance(node, Apply) and self.depth(node) == depth + 1 for node in nodes)
 
+    def rows_together(self, depth: int) -> int:
+        """Reduce as many rows at a time as vectors have lanes, which takes about one shuffle for each, and not one for each
+        halving of a vector. How many rows of the loop at `depth`, around the vector loop, that is done for."""
+        rows, lanes = self.loops[depth], self.lanes
+        inside = depth + 1 == self.vector == len(self.loops) - 1 and self.loops[self.vector].reduced
+        done = rows.size // lanes * lanes
+        if not inside or rows.bounded or self.loops[self.vector].bounded or not done:
+            return 0
+        with self.writer.block(f"for (long first = 0; first < {done}; first += {lanes})"):
+            self.writer.line("vec across[LANES];")
+            with self.writer.block("for (long row = 0; row < LANES; ++row)"), self.scope():
+                self.writer.line(f"const long i{depth} = first + row;")
+                self.define(depth + 1, lanes)
+                self.writer.line(f"across[row] = {self.partial_vectors(depth + 1)};")
+            self.writer.line(f"const long i{depth} = first;")
+            self.store(f"all_{self.combine}(across)", lanes, self.accumulates, rows.strides[0])
+        return done
+
     def vector_reduction(self, depth: int) -> None:
         """The reduced dimension is the vector dimension: several partial vectors, then one sum across lanes."""
+        self.folded(self.partial_vectors(depth))
+
+    def partial_vectors(self, depth: int) -> str:
+        """Reduce a row to vectors that add up to its sum, or among which its maximum is; what they are as one."""
         size, lanes = self.loops[depth].size, self.lanes
         whole = size // lanes
         partials = min(UNROLLED, max(whole, 1))
@@ -286,7 +311,7 @@ class Nest(Generic[Loops]):
             self.partial(depth, chunk - unrolled, str(chunk * lanes), lanes)
         if size > whole * lanes:
             self.partial(depth, 0, str(whole * lanes), size - whole * lanes)
-        self.folded(partials)
+        return self.as_one(partials)
 
     def ask_ahead(self, depth: int, elements: int) -> None:
         """Ask for what the next block reads where this one reads the next so many elements, if it takes long with them."""
@@ -320,14 +345,15 @@ class Nest(Generic[Loops]):
                 else:
                     self.partial(depth, number, "i", lanes)
                 self.writer.line(f"i += {self.lanes};")
-        self.folded(partials)
+        self.folded(self.as_one(partials))
 
-    def folded(self, partials: int) -> None:
-        """Write the sum or maximum across the lanes of so many partial vectors to the target."""
-        total = "total0"
-        for number in range(1, partials):
-            total = self.combined(total, f"total{number}")
-        self.writer.line(f"const vec total = splat(total_{self.combine}({total}));")
+    def as_one(self, partials: int) -> str:
+        """So many partial vectors, combined."""
+        return functools.reduce(self.combined, (f"total{number}" for number in range(partials)))
+
+    def folded(self, partial: str) -> None:
+        """Write the sum or maximum across the lanes of a partial vector to the target."""
+        self.writer.line(f"const vec total = splat(total_{self.combine}({partial}));")
         self.store("total", 1, self.accumulates)
 
     def partial(self, depth: int, number: int, position: str, lanes: Lanes) -> None:
@@ -493,11 +519,11 @@ class Nest(Generic[Loops]):
         """How many of the loops a place of the target depends on."""
         return self.vector + (not self.loops[self.vector].reduced)
 
-    def store(self, value: str, lanes: Lanes, accumulate: bool) -> None:
-        """Write lanes of a value to the target, combined with what it holds if asked."""
+    def store(self, value: str, lanes: Lanes, accumulate: bool, apart: int | None = None) -> None:
+        """Write lanes of a value to the target, combined with what it holds if asked; `apart` is their stride, if given."""
         tile = self.statement.target
         address, dtype = self.address("target", 0, self.places()), self.writer.dtype(tile)
-        stride = 1 if self.loops[self.vector].reduced else self.loops[self.vector].strides[0]
+        stride = apart if apart is not None else 1 if self.loops[self.vector].reduced else self.loops[self.vector].strides[0]
         if accumulate:
             old = f"gather_{dtype}({address}, {stride}, {lanes})" if stride != 1 else f"load_first_{dtype}({address}, {lanes})"
             value = self.combined(old, value)

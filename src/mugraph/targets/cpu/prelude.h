@@ -160,7 +160,7 @@ INLINE float one_bf16(const bf16_t *p)
     union { unsigned u; float f; } word = {.u = (unsigned)*p << 16};
     return word.f;
 }
-INLINE shorts to_bf16(vec x)
+INLINE shorts rounded_to_bf16(vec x)
 {
     bits u = (bits)x;
     bits even = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -168,6 +168,17 @@ INLINE shorts to_bf16(vec x)
     ints is_nan = x != x;
     return __builtin_convertvector(((bits)is_nan & nan) | (~(bits)is_nan & even), shorts);
 }
+/* The instruction that rounds to bf16 takes subnormal numbers for 0: where there are any, the others are rounded without it, too. */
+#if LANES == 16 && defined(__AVX512BF16__) && defined(__AVX512DQ__) && !defined(__clang__)
+INLINE shorts to_bf16(vec x)
+{
+    if (__builtin_expect(__builtin_ia32_fpclassps512_mask(x, 0x20, 0xffff), 0))
+        return rounded_to_bf16(x);
+    return (shorts)__builtin_ia32_cvtneps2bf16_v16sf(x);
+}
+#else
+INLINE shorts to_bf16(vec x) { return rounded_to_bf16(x); }
+#endif
 
 /* Booleans are bytes: 1 for whatever is not 0. */
 INLINE vec from_bool(bytes x) { return __builtin_convertvector(__builtin_convertvector(x, ints), vec); }

@@ -178,6 +178,7 @@ def _print_coordinates(writer: Writer, kernel: Kernel, slowest: Collection[int])
 
 
 def _print_statements(writer: Writer, statements: Sequence[Bounded]) -> None:
+    statements = _with_fills_first(writer, statements)
     done = 0
     while done < len(statements):
         if _printed_in_one_loop(writer, statements[done : done + 2]):
@@ -185,6 +186,24 @@ def _print_statements(writer: Writer, statements: Sequence[Bounded]) -> None:
         else:
             _print_statement(writer, statements[done])
             done += 1
+
+
+def _with_fills_first(writer: Writer, statements: Sequence[Bounded]) -> list[Bounded]:
+    """Statements with what fills the target of a reduction before the statement whose result is reduced, if that touches none of
+    it: both of these may be one loop then."""
+    ordered = list(statements)
+    for place in range(1, len(ordered) - 1):
+        before, fill, reduction = (each.statement for each in ordered[place - 1 : place + 2])
+        if (
+            isinstance(before, Elementwise)
+            and isinstance(fill, Elementwise)
+            and isinstance(reduction, Reduce)
+            and not fill.sources
+            and fill.target.buffer == reduction.target.buffer
+            and not any(writer.share_bytes(fill.target, tile) for tile in (before.target, *before.sources))
+        ):
+            ordered[place - 1 : place + 1] = ordered[place], ordered[place - 1]
+    return ordered
 
 
 def _printed_in_one_loop(writer: Writer, both: Sequence[Bounded]) -> bool:
