@@ -332,19 +332,20 @@ CONTESTANTS: dict[str, Callable[[Case, int, float], Call]] = {
 }
 
 
-def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> Record:
-    """One case in this process: seconds of a call of each contestant, its error, and why others are missing."""
+def timed(make: Callable[[], Case], threads: int, budget: float, bursts: int = BURSTS) -> Record:
+    """A case, which is made anew for each contestant, in this process: seconds of a call of each, its error, and why others are
+    missing."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    reference = case_of(name, batch, dtype).to(torch.float64)
+    reference = make().to(torch.float64)
     exact = tensors(reference.module(*reference.inputs))
     found: list[Ours] = []
-    makers = {title: partial(_made, title, name, batch, dtype, threads, budget, found) for title in CONTESTANTS}
-    measured = compared(makers, exact, BURSTS)
-    case = case_of(name, batch, dtype)
+    makers = {title: partial(_made, title, make, threads, budget, found) for title in CONTESTANTS}
+    measured = compared(makers, exact, bursts)
+    case = make()
     measured |= {"ran": what_ran(found[0].result.report) if found else None}
     if (least := limits(case.module, case.inputs)) is not None:
-        measured |= {"limits": in_bursts(least.calls, BURSTS), "bound": least.bound}
+        measured |= {"limits": in_bursts(least.calls, bursts), "bound": least.bound}
     versions = {}
     for package in ("torch", "openvino", "onnxruntime"):
         with contextlib.suppress(PackageNotFoundError):
@@ -353,9 +354,9 @@ def timed(name: str, batch: int, dtype: str, threads: int, budget: float) -> Rec
     return {"outcome": "timed", **measured, "machine": machine}
 
 
-def _made(title: str, name: str, batch: int, dtype: str, threads: int, budget: float, found: list[Ours]) -> Call:
+def _made(title: str, make: Callable[[], Case], threads: int, budget: float, found: list[Ours]) -> Call:
     """The calls of a contestant; ours are among what was `found`, too."""
-    call = CONTESTANTS[title](case_of(name, batch, dtype), threads, budget)
+    call = CONTESTANTS[title](make(), threads, budget)
     if isinstance(call, Ours):
         found.append(call)
     return call
@@ -385,21 +386,36 @@ def ratio(row: Mapping[str, Any]) -> float | None:
 
 def line(row: Mapping[str, Any]) -> str:
     """A row of the table, milliseconds of a call."""
+    return f"| {' | '.join((*(str(row[name]) for name in NAMED), *cells(row)))} |"
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """What a row says of its case, under the heads CELLS: milliseconds of a call of each contestant, and the rest."""
     seconds, found = row.get("seconds", {}), ratio(row)
-    cells = [f"{seconds[title] * 1e3:.3g}" if title in seconds else "-" for title in CONTESTANTS]
+    times = [f"{seconds[title] * 1e3:.3g}" if title in seconds else "-" for title in CONTESTANTS]
     last = row.get("why", row.get("missing", {}).get(OURS, "-")) if found is None else f"{found:.2f}"
-    return f"| {' | '.join((*(str(row[name]) for name in NAMED), *cells, row.get('ran') or '-', reached(row), last))} |"
+    return [*times, row.get("ran") or "-", reached(row), last]
+
+
+CELLS = (*CONTESTANTS, "ran", "reached", "best rival / ours")
 
 
 def reached(row: Mapping[str, Any]) -> str:
     """The share of what a row is bound by that our calls reach, and what that is; "-" where one of them was not measured."""
+    share = share_reached(row)
+    return "-" if share is None else f"{share:.2f} of {row['bound']}"
+
+
+def share_reached(row: Mapping[str, Any]) -> float | None:
+    """The share of what a row is bound by that our calls reach; None where one of them was not measured."""
     bound, seconds = row.get("bound"), row.get("seconds", {})
-    return f"{row['limits'][bound] / seconds[OURS]:.2f} of {bound}" if bound and OURS in seconds else "-"
+    limit: float | None = row["limits"][bound] / seconds[OURS] if bound and OURS in seconds else None
+    return limit
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows in Markdown; below it what they have in common, and those that are lost or were not measured."""
-    titles = (*NAMED, *CONTESTANTS, "ran", "reached", "best rival / ours")
+    titles = (*NAMED, *CELLS)
     lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles), *map(line, rows), "", json.dumps(summary(rows), indent=1)]
     lost = [line(row) for row in rows if (found := ratio(row)) is not None and found < LOST]
     unknown = [line(row) for row in rows if ratio(row) is None]
@@ -452,7 +468,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     if options.one is not None:
         name, batch, dtype, threads = options.one
-        print(json.dumps(timed(name, int(batch), dtype, int(threads), options.budget)))
+        print(json.dumps(timed(partial(case_of, name, int(batch), dtype), int(threads), options.budget)))
         return
     if unknown := [name for name in options.names if name not in (*WORKLOADS, *PROGRAMS)]:
         parser.error(f"no case {unknown[0]}; use some of {' '.join((*WORKLOADS, *PROGRAMS))}")

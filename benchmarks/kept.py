@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
@@ -53,16 +54,19 @@ def records(
     output: Path | None,
     summary: Callable[[Sequence[Record]], Any],
     jobs: int = 1,
+    seconds: float = math.inf,
 ) -> list[Record]:
     """The record of every case, in order: `make(**case)`, or what `output` has of it by the same sources.
 
     `output` is written after new records, as often as that takes a tenth of the time, and at the end: `summary` of those by these
-    sources, and all records. Cases are made by `jobs` processes, where `make` has to be a function of a module.
+    sources, and all records. Cases are made by `jobs` processes, where `make` has to be a function of a module. With one job no
+    case is begun once so many `seconds` are over, and those that are left out are not among what is returned.
     """
     found, wanted = _known(cases, output), [_key(case, case) for case in cases]
     to_make = missing(cases, output)
     print(f"{len(cases) - len(to_make)} of {len(cases)} records are there already", file=sys.stderr, flush=True)
-    due = 0.0
+    due, end = 0.0, time.monotonic() + seconds
+    in_time = itertools.takewhile(lambda _: time.monotonic() < end, to_make) if jobs == 1 else to_make
 
     def write() -> float:
         """Write everything; when to write again."""
@@ -77,7 +81,7 @@ def records(
         return now + _BETWEEN_WRITES * (now - started)
 
     try:
-        for case, record in _made(to_make, make, jobs):
+        for case, record in _made(in_time, make, jobs):
             found[_key(case, case)] = case | {"sources": sources()} | record
             print(json.dumps(found[_key(case, case)]), file=sys.stderr, flush=True)
             if time.monotonic() >= due:
@@ -85,7 +89,7 @@ def records(
     finally:
         if to_make:
             write()
-    return [found[key] for key in wanted]
+    return [found[key] for key in wanted if found.get(key, {}).get("sources") == sources()]
 
 
 def answer_of(words: Sequence[str], limit: float, environment: Mapping[str, str] | None = None) -> Record:
@@ -132,7 +136,7 @@ def _key(record: Record, case: Case) -> str:
     return json.dumps([record.get(name) for name in case])
 
 
-def _made(cases: Sequence[Case], make: Callable[..., Record], jobs: int) -> Iterator[tuple[Case, Record]]:
+def _made(cases: Iterable[Case], make: Callable[..., Record], jobs: int) -> Iterator[tuple[Case, Record]]:
     """Each case with its record, as they come; with several jobs every one by a process of its own, which it alone can harm."""
     if jobs == 1:
         yield from ((case, make(**case)) for case in cases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,14 +82,13 @@ def test_a_record_has_what_ran_and_the_limits(monkeypatch: pytest.MonkeyPatch, f
         report = SimpleNamespace(found=found, coverage=coverage)
 
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
-    monkeypatch.setattr(cpu, "BURSTS", 1)
     monkeypatch.setattr(cpu, "limits", lambda module, inputs: Limits({"reading": lambda: module(*inputs)}, "reading"))
     monkeypatch.setitem(cpu.PROGRAMS, "softmax-32k", (cpu.Softmax, cpu._rows(64), (1,)))
     monkeypatch.setattr(
         cpu, "CONTESTANTS", {cpu.OURS: lambda case, threads, budget: cpu.Ours(Result(-1), case), "eager": cpu.eager}
     )
     try:
-        record = cpu.timed("softmax-32k", 1, "fp32", threads, budget=1.0)
+        record = cpu.timed(partial(cpu.case_of, "softmax-32k", 1, "fp32"), threads, budget=1.0, bursts=1)
     finally:
         torch.set_num_threads(threads)
         torch.set_grad_enabled(gradients)

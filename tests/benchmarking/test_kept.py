@@ -54,6 +54,18 @@ def test_records_of_other_sources_are_made_anew_and_stay_until_then(tmp_path: Pa
     assert sorted(record["sources"] for record in written["records"]) == ["earlier"] * 3 + ["now"]
 
 
+def test_no_case_is_begun_when_the_seconds_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, bench, clock = tmp_path / "records.json", Bench(), iter(range(0, 100, 10))
+    monkeypatch.setattr(kept, "sources", lambda: "earlier")
+    records(CASES, Bench(), output, count)
+    monkeypatch.setattr(kept, "sources", lambda: "now")
+    monkeypatch.setattr(kept.time, "monotonic", lambda: next(clock, 100))
+    found = records(CASES, bench, output, count, seconds=15)
+    assert bench.made == ["a1"]
+    assert [record["figure"] for record in found] == [2]  # and none of earlier sources
+    assert len(json.loads(output.read_text())["records"]) == len(CASES)
+
+
 def test_without_an_output_everything_is_made() -> None:
     bench = Bench()
     assert len(records(CASES, bench, None, count)) == len(bench.made) == 4
