@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -228,9 +227,9 @@ def page(text: str, blocks: Mapping[str, Block] = BLOCKS) -> str:
         first, last = (f"<!-- {mark}: {name} -->" for mark in ("benchmarks/cpu_page.py", "end"))
         if text.count(first) != 1 or text.count(last) != 1:
             raise ValueError(f"the page has no place for {name!r}, between {first} and {last}")
-        between = re.compile(f"{re.escape(first)}.*?{re.escape(last)}", re.DOTALL)
-        made = f"{first}\n\n{make()}\n\n{last}"
-        text = between.sub(lambda _, made=made: made, text)
+        before, _, rest = text.partition(first)
+        behind = rest.partition(last)[2]
+        text = f"{before}{first}\n\n{make()}\n\n{last}{behind}"
     return text
 
 

@@ -59,7 +59,7 @@ def test_no_case_is_begun_when_the_seconds_are_over(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(kept, "sources", lambda: "earlier")
     records(CASES, Bench(), output, count)
     monkeypatch.setattr(kept, "sources", lambda: "now")
-    monkeypatch.setattr(kept.time, "monotonic", lambda: next(clock, 100))
+    monkeypatch.setattr("benchmarks.kept.time.monotonic", lambda: next(clock, 100))
     found = records(CASES, bench, output, count, seconds=15)
     assert bench.made == ["a1"]
     assert [record["figure"] for record in found] == [2]  # and none of earlier sources

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch, Unsuppo
 from mugraph.frontend import record
 from mugraph.frontend.files import load_function
 from mugraph.frontend.recording.recorded_graph import recorded_graph
-from mugraph.pieces import cutting, piece_optimizer, whole_or_pieces
+from mugraph.pieces import cutting, data, piece_optimizer, whole_or_pieces
 from mugraph.pieces.cutting import _before_calls, _beside, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.results.superoptimized import Superoptimized
@@ -160,6 +162,23 @@ def test_what_is_changed_has_memory_of_its_own() -> None:
     with pytest.raises(InvalidInput, match="share memory"):
         opt(torch.from_numpy(memory), torch.from_numpy(memory)[:, :2], w)
     assert opt(cache, x, w).shape == (2, 6, 16)
+
+
+def test_memory_that_overlaps_what_is_changed_is_found_wherever_it_lies() -> None:
+    rng, found = random.Random(1), 0
+    for _ in range(3000):
+        firsts = [rng.randrange(30) for _ in range(rng.randrange(1, 7))]
+        extents = [(first, first + rng.choice((0, 0, 1, 2, 3, 8))) for first in firsts]
+        changed = rng.sample(range(len(extents)), rng.randrange(len(extents) + 1))
+        shared = {
+            (number, other)
+            for number, other in itertools.product(changed, range(len(extents)))
+            if number != other and max(extents[number][0], extents[other][0]) < min(extents[number][1], extents[other][1])
+        }
+        pair = data.overlapping(extents, changed)
+        assert pair in shared if shared else pair is None
+        found += bool(shared)
+    assert 300 < found < 2700
 
 
 def test_parts_of_one_tensor_have_memory_of_their_own() -> None:

@@ -134,8 +134,13 @@ class Arrays(Protocol):
         ...
 
     def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
-        """As `from_numpy`, so that it is seen that values are others than before: in the memory of what came of an earlier call,
-        or in new memory, where something is kept of what does not change."""
+        """As `from_numpy`, so that it is seen that values are others than before where something is kept of what does not change:
+        in the array's own memory, or where it is converted in that of what came of an earlier call, or in new memory."""
+        ...
+
+    def updated(self, held: Any | None, shape: Shape, index: Any, numbers: Array, tensor: Tensor) -> Any:
+        """The array that is held, or a new one without values, with numbers at an index of it as one of a shape, converted; it is
+        seen that values are others."""
         ...
 
 
@@ -265,6 +270,11 @@ class NumpyArrays:
 
     def refilled(self, held: Array | None, array: Array, tensor: Tensor) -> Array:
         return self.from_numpy(array, tensor)  # of which nothing is kept
+
+    def updated(self, held: Array | None, shape: Shape, index: Any, numbers: Array, tensor: Tensor) -> Array:
+        made = np.empty(tensor.shape, self.dtype(tensor.dtype)) if held is None else held
+        made.reshape(shape)[index] = numbers
+        return made
 
 
 _WIDENED = 1 << 19
@@ -506,8 +516,20 @@ class TorchArrays:
         return made
 
     def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
+        if not tensor.dtype.is_numpys:
+            made = self.allocator(tensor)() if held is None else held
+            return made.copy_(self.torch.from_numpy(np.require(array, requirements="W")))
+        there = self.torch.from_numpy(np.require(array, np.dtype(tensor.dtype.torch_name), ["C", "W"]))
+        if held is None or held.data_ptr() != there.data_ptr():
+            return there
+        if not held.is_inference():  # of which nothing is kept
+            self.torch.autograd.graph.increment_version(held)
+        return held
+
+    def updated(self, held: Any | None, shape: Shape, index: Any, numbers: Array, tensor: Tensor) -> Any:
         made = self.allocator(tensor)() if held is None else held
-        return made.copy_(self.torch.from_numpy(np.require(array, requirements="W")))
+        made.view(shape)[index] = self.torch.from_numpy(np.require(numbers, requirements="W")).to(made.dtype)
+        return made
 
 
 def _fixed(numbers: Sequence[int], free: Container[int | None]) -> list[int | None]:

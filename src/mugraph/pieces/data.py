@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -167,14 +169,11 @@ class PartitionedResult(Superoptimized):
     def _check_memory(self, inputs: list[torch.Tensor]) -> None:
         """Raise InvalidInput where a tensor that is changed shares memory with another one: they were recorded as two tensors."""
         writes = self.cut.recorded.writes
-        extents = [_extent(tensor) for tensor in inputs] if writes else []
-        for number in writes:
-            changed = extents[number]
-            for other, extent in enumerate(extents):
-                if other != number and max(changed.start, extent.start) < min(changed.stop, extent.stop):
-                    names = self.cut.recorded.calling.inputs
-                    shared = f"{names[number]} and {names[other]} share memory"
-                    raise InvalidInput(f"{shared}, and {self.name} changes {names[number]}; give it tensors of their own")
+        shared = overlapping([_extent(tensor) for tensor in inputs], writes) if writes else None
+        if shared is not None:
+            changed, other = (self.cut.recorded.calling.inputs[number] for number in shared)
+            share = f"{changed} and {other} share memory"
+            raise InvalidInput(f"{share}, and {self.name} changes {changed}; give it tensors of their own")
 
     @property
     def name(self) -> str:
@@ -235,8 +234,27 @@ class PartitionedResult(Superoptimized):
         return f"<{type(self).__name__} for {self.target}: {what}, {'found' if self.found else 'original'}>"
 
 
-def _extent(tensor: torch.Tensor) -> range:
-    """The addresses from the first byte of a tensor to its last, others between them included; none where it is empty."""
-    start = tensor.data_ptr()
+def overlapping(extents: Sequence[tuple[int, int]], changed: Collection[int]) -> tuple[int, int] | None:
+    """The numbers of a changed extent of addresses, (first, end), and of another one that it overlaps; None where there is none.
+
+    Every call of a model asks, of hundreds of tensors: each is looked for among the sorted extents of those that are changed.
+    """
+    ordered = sorted((*extents[number], number) for number in changed if extents[number][0] < extents[number][1])
+    for (_, end, number), (first, _, other) in itertools.pairwise(ordered):
+        if first < end:
+            return number, other
+    firsts = [first for first, _, _ in ordered]
+    for other, (first, end) in enumerate(extents):
+        before = bisect.bisect_left(firsts, end) - 1  # of those, which are apart, the last one that begins before the end
+        if first < end and before >= 0 and ordered[before][1] > first and other not in changed:
+            return ordered[before][2], other
+    return None
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The address of the first byte of a tensor, and of the first one behind its last, others between them included."""
+    first = tensor.data_ptr()
+    if tensor.is_contiguous() or not tensor.numel():
+        return first, first + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return range(start, start + (last + 1) * tensor.element_size() if tensor.numel() else start)
+    return first, first + (last + 1) * tensor.element_size()

@@ -15,7 +15,14 @@ from mugraph.host.arrays import NUMPY, Arrays, torch_arrays
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph
 from mugraph.runtime import Executable
-from mugraph.verifier.float_checks import InputKind, Runner, operator_by_operator, repeating_numbers
+from mugraph.verifier.float_checks import (
+    InputKind,
+    Runner,
+    Update,
+    UpdatingRunner,
+    operator_by_operator,
+    repeating_numbers,
+)
 
 if TYPE_CHECKING:
     from mugraph.frontend.calls.pytree import Traced
@@ -53,18 +60,38 @@ def hidden_elements(program: Graph, inputs: Sequence[Any]) -> dict[str, Array]:
     return found
 
 
-def runner(executable: Executable) -> Runner:
+def runner(executable: Executable) -> UpdatingRunner:
     """The kernels as the float check runs them: float arrays in (rounded to the inputs' dtypes), float arrays out."""
-    library, machine = _library(executable.graph), executable.machine
-    tensors = [node.output for node in executable.graph.inputs()]
-    held: list[Any] = [None] * len(tensors)
+    return _Kernels(executable)
 
-    def run(*arrays: Array) -> Sequence[Array]:
-        held[:] = map(library.refilled, held, arrays, tensors)
-        operands = machine.moved(held)
-        return [machine.arrays(operands).to_numpy(output) for output in executable(*operands)]
 
-    return run
+class _Kernels:
+    """Kernels with the tensors that they were called with last, which are filled again for the next call."""
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable, self._library = executable, _library(executable.graph)
+        self._tensors = [node.output for node in executable.graph.inputs()]
+        self._held: list[Any] = [None] * len(self._tensors)
+
+    def __call__(self, *arrays: Array) -> Sequence[Array]:
+        self._held[:] = map(self._library.refilled, self._held, arrays, self._tensors)
+        return self._outputs()
+
+    def updated(self, arrays: Sequence[Array], updates: Mapping[int, Update]) -> Sequence[Array]:
+        """The outputs where inputs of types that NumPy lacks are what they were but for their updates."""
+        for number, (held, array, tensor) in enumerate(zip(self._held, arrays, self._tensors, strict=True)):
+            change = None if tensor.dtype.is_numpys else updates.get(number)
+            self._held[number] = (
+                self._library.refilled(held, array, tensor)
+                if change is None
+                else self._library.updated(held, change.shape, change.index, change.numbers, tensor)
+            )
+        return self._outputs()
+
+    def _outputs(self) -> Sequence[Array]:
+        machine = self._executable.machine
+        operands = machine.moved(self._held)
+        return [machine.arrays(operands).to_numpy(output) for output in self._executable(*operands)]
 
 
 def torch_runner(fn: Callable[..., Any], traced: Traced, examples: Sequence[Any]) -> Runner | None:

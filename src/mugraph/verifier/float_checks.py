@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +37,41 @@ SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
 
 _PERIOD = (1 << 22) + 15
 """Normal numbers repeat after so many, a prime: no two rows, tiles or slices of a tensor are alike, and rounding is cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What changes in an array: its elements at an index, as one of a shape, become these numbers, or these again and again."""
+
+    shape: Shape
+    index: Any
+    numbers: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a table: the slices at these places along a dimension."""
+
+    dim: int
+    places: Array
+
+    def repeat(self, numbers: Array, into: Array) -> None:
+        """Write to the rows of a contiguous array what they have where it is filled with numbers again and again."""
+        stretches = into.reshape(self._stretches(into.shape))
+        first = (np.arange(len(stretches))[:, None] * stretches.shape[1] + self.places) * stretches.shape[2]
+        stretches[:, self.places] = numbers[(first[..., None] + np.arange(stretches.shape[2])) % len(numbers)]
+
+    def of(self, table: Array) -> Update:
+        """What the rows of a contiguous array have now."""
+        stretches = table.reshape(self._stretches(table.shape))
+        return Update(stretches.shape, (slice(None), self.places), stretches[:, self.places])
+
+    def _stretches(self, shape: Shape) -> Shape:
+        """The shape of a table as stretches, rows of each, and what a row has in a stretch."""
+        return math.prod(shape[: self.dim]), shape[self.dim], math.prod(shape[self.dim + 1 :])
+
+
+NO_TABLES: Mapping[int, Rows] = MappingProxyType({})
 
 Pattern = Callable[[Array], Array]
 Draw = Callable[[Sequence[int], int], list[Array]]
@@ -106,13 +142,20 @@ def drawn(sizes: Sequence[int], seed: int) -> list[Array]:
     return [rng.standard_normal(min(_PERIOD, size), np.float32) for size in sizes]
 
 
-def fill(graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int, draw: Draw = drawn) -> None:
+def fill(
+    graph: Graph, arrays: Sequence[Array], kind: InputKind, seed: int, draw: Draw = drawn, tables: Mapping[int, Rows] = NO_TABLES
+) -> None:
     """Fill contiguous arrays, one per input of a kernel graph, with numbers rounded to the inputs' dtypes.
 
-    They are those of `repeating_numbers`, again and again.
+    They are those of `repeating_numbers`, again and again. Of `tables`, by their numbers among the inputs, these rows alone are
+    written, each with what it has where all are, and others stay as they are.
     """
-    for array, numbers in zip(arrays, repeating_numbers(graph, [array.shape for array in arrays], kind, seed, draw), strict=True):
-        _repeat(numbers, array.reshape(-1))
+    filled = zip(arrays, repeating_numbers(graph, [array.shape for array in arrays], kind, seed, draw), strict=True)
+    for number, (array, numbers) in enumerate(filled):
+        if number in tables:
+            tables[number].repeat(numbers, array)
+        else:
+            _repeat(numbers, array.reshape(-1))
 
 
 def repeating_numbers(graph: Graph, shapes: Sequence[Shape], kind: InputKind, seed: int, draw: Draw = drawn) -> Iterator[Array]:
@@ -209,11 +252,26 @@ _WHOLE = float(1 << 25)
 _SAMPLED = float(1 << 23)
 """... and otherwise slices that take so much, or as few as `samples.LEAST` along each axis."""
 
+_OF_TABLE = 4
+"""One row in so many, at most, is looked up where the others of a table are not filled again for each kind of inputs."""
+
 _UNEXPLAINED = 10.0
 """What errs this many times as much as any of its operators owes it to something else."""
 
 Runner = Callable[..., Sequence[Any]]
 """Takes one array per program input, gives the outputs in order."""
+
+
+@runtime_checkable
+class UpdatingRunner(Protocol):
+    """A runner that converts arrays of types which NumPy lacks, and keeps them, so that it need not be given all of them anew."""
+
+    def __call__(self, *arrays: Array) -> Sequence[Any]: ...
+
+    def updated(self, arrays: Sequence[Array], updates: Mapping[int, Update]) -> Sequence[Any]:
+        """The outputs for these arrays; of inputs with such a type that have an update, by number, for what they were in the call
+        before but for that. The arrays of these are not read."""
+        ...
 
 
 def float_check(
@@ -246,7 +304,7 @@ def float_check(
     """
     pulse = functools.partial(_look_at_the_clock, math.inf if budget is None else time.monotonic() + budget)
     pulse()
-    known, made = _known(core_of(reference), seed), _Inputs(reference, seed, parts_of(graph), pulse)
+    known, made = _known(core_of(reference), seed), _Inputs(reference, seed, parts_of(graph), pulse, run)
 
     def alone(graph: Graph, slices: Sequence[Array]) -> Sequence[Array]:
         return operator_by_operator(graph, pulse)(*slices)
@@ -258,7 +316,7 @@ def float_check(
         exact = made.fill(kind, known)
         pulse()
         with np.errstate(all="ignore"):  # of kernels of NumPy's; what leaves the number range is judged below
-            results = known.parted.outputs(run(*made.inputs))
+            results = known.parted.outputs(made.results())
         entry = ScaleError(kind.scale, exact.errors(results), None, kind.pattern, exact.compared)
         if kind.standard or entry.exceeds(dtypes):
             own = known.parted.outputs(baseline(*made.inputs) if baseline is not None else exact.outputs_by(alone, made.read))
@@ -321,32 +379,82 @@ class _Inputs:
     seed: int
     parts: Sequence[int]
     pulse: Pulse
-    inputs: list[Array] = field(init=False)
-    read: list[Array] = field(init=False)
+    run: Runner
     cores: Cores | None = field(init=False)
+    tables: dict[int, Rows] = field(default_factory=dict)
+    """The rows that are looked up in large tables which nothing else reads, once all of these have been filled: the integers are
+    the same for all kinds, and other rows are to stay others."""
+    updates: dict[int, Update] = field(default_factory=dict)
+    """What the inputs of a kind have that those of the kind before had not, of some of them."""
     normals: dict[tuple[int, ...], list[Array]] = field(default_factory=dict)
+    _arrays: list[Array] = field(init=False)
+    _read: list[Array] = field(init=False)
+    _rest: Callable[[], None] | None = None
+    """Fills those that are written when somebody reads them."""
 
     def __post_init__(self) -> None:
-        self.inputs = self.read = arrays_for(self.program, [node.output.shape for node in self.program.inputs()])
+        self._arrays = self._read = arrays_for(self.program, [node.output.shape for node in self.program.inputs()])
         self.cores = cores_of(self.program)
+
+    @property
+    def inputs(self) -> list[Array]:
+        """What the program takes."""
+        self._complete()
+        return self._arrays
+
+    @property
+    def read(self) -> list[Array]:
+        """What the reference takes."""
+        self._complete()
+        return self._read
+
+    def results(self) -> Sequence[Any]:
+        """What the runner gives for the inputs."""
+        if self.updates and isinstance(self.run, UpdatingRunner):
+            return self.run.updated(self._arrays, self.updates)
+        return self.run(*self.inputs)
 
     def fill(self, kind: InputKind, known: _Known) -> ExactValues:
         """Fill the inputs with those of a kind, and return the exact outputs."""
-        reference = known.reference
+        self.updates, self._rest = {}, None
         if kind.standard or self.cores is not None:
-            fill(self.program, self.inputs, kind, self.seed, self.draw)
-            self.read = known.parted.inputs(self.inputs if self.cores is None else self.cores.inputs(self.inputs))
-            return self.exact(known, kind)
-        counts = reference.few
-        different = self.read = known.parted.inputs(self.inputs)
+            return self._fill_differing(kind, known)
+        reference, counts = known.reference, known.reference.few
+        different = self._read = known.parted.inputs(self._arrays)
         if counts != reference.all:
             different = arrays_for(self.program, reference.input_shapes(counts))
         fill(self.program, different, kind, self.seed, self.draw)
-        if different is not self.read:
-            reference.full_inputs(different, counts, into=self.read, pulse=self.pulse)
+        if different is not self._read:
+            self._repeat(reference, different, counts)
         if (kind, None) not in known.by_kind:
             known.by_kind[kind, None] = Repeating.of(reference, different, counts, self.pulse)
         return known.by_kind[kind, None]
+
+    def _fill_differing(self, kind: InputKind, known: _Known) -> ExactValues:
+        """Fill the inputs where all slices differ, or may."""
+        fill(self.program, self._arrays, kind, self.seed, self.draw, self.tables)
+        self.updates = {number: rows.of(self._arrays[number]) for number, rows in self.tables.items()}
+        if self.cores is not None:
+            self.tables = self.tables or _looked_up(self.cores, self._arrays)
+        self._read = known.parted.inputs(self._arrays if self.cores is None else self.cores.inputs(self._arrays))
+        return self.exact(known, kind)
+
+    def _repeat(self, reference: Reference, different: Sequence[Array], counts: Counts) -> None:
+        """Repeat slices to whole inputs; those that the runner converts anyway are so where it keeps them."""
+        nodes = self.program.inputs() if isinstance(self.run, UpdatingRunner) else []
+        late = [number for number, node in enumerate(nodes) if not node.output.dtype.is_numpys]
+        self.updates = {number: Update(*reference.repeated(number, different[number], counts)) for number in late}
+        into = self._read
+        filled = functools.partial(reference.full_inputs, different, counts, into=into, pulse=self.pulse)
+        filled(but=late)
+        if late:
+            self._rest = functools.partial(filled, but=[number for number in range(len(into)) if number not in late])
+
+    def _complete(self) -> None:
+        """Fill what is not filled yet."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            rest()
 
     def exact(self, known: _Known, kind: InputKind) -> ExactValues:
         """The exact outputs where all slices differ: all of them, or a sample."""
@@ -355,9 +463,9 @@ class _Inputs:
         key = (kind, None if places is None else tuple(sorted({*self.parts})))
         if key not in known.by_kind:
             known.by_kind[key] = (
-                Repeating.of(reference, self.read, reference.all, self.pulse)
+                Repeating.of(reference, self._read, reference.all, self.pulse)
                 if places is None
-                else Sampled.of(reference, self.read, places, self.pulse)
+                else Sampled.of(reference, self._read, places, self.pulse)
             )
         return known.by_kind[key]
 
@@ -366,6 +474,18 @@ class _Inputs:
         if tuple(sizes) not in self.normals:
             self.normals[tuple(sizes)] = drawn(sizes, seed)
         return self.normals[tuple(sizes)]
+
+
+def _looked_up(cores: Cores, inputs: Sequence[Array]) -> dict[int, Rows]:
+    """The rows that are looked up in each table that nothing else reads, along one dimension, where these are few of many."""
+    found: dict[int, Rows] = {}
+    for table in {each.table for each in cores.lookups}.difference(cores.kept):
+        lookups = [each for each in cores.lookups if each.table == table]
+        dim, size = lookups[0].dim, inputs[table].shape[lookups[0].dim]
+        places = np.unique(np.concatenate([inputs[each.integers].reshape(-1) for each in lookups]).astype(np.int64) % size)
+        if {each.dim for each in lookups} == {dim} and len(places) * _OF_TABLE <= size:
+            found[table] = Rows(dim, places)
+    return found
 
 
 @functools.lru_cache(maxsize=4)

@@ -11,7 +11,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,10 +106,23 @@ class Reference:
         """The shapes of inputs with so many slices."""
         return [self._resized(node.output.shape, self._input_dims(i), counts) for i, node in enumerate(self.program.inputs())]
 
-    def full_inputs(self, inputs: Sequence[Array], counts: Counts, into: Sequence[Array], pulse: Pulse = lambda: None) -> None:
-        """Fill arrays of the program's input shapes by repeating slices."""
+    def full_inputs(
+        self,
+        inputs: Sequence[Array],
+        counts: Counts,
+        into: Sequence[Array],
+        pulse: Pulse = lambda: None,
+        but: Container[int] = (),
+    ) -> None:
+        """Fill arrays of the program's input shapes by repeating slices, `but` for those of these numbers."""
         for number, (array, full) in enumerate(zip(inputs, into, strict=True)):
-            _repeat(array, self._input_dims(number), counts, full, pulse)
+            if number not in but:
+                _repeat(array, self._input_dims(number), counts, full, pulse)
+
+    def repeated(self, number: int, array: Array, counts: Counts) -> tuple[Shape, Any, Array]:
+        """The slices of an input as they repeat: a shape of the whole input, an index of it, and what repeats there."""
+        dims, whole = self._input_dims(number), self.program.inputs()[number].output.shape
+        return _sizes_repeated(whole, dims, counts), ..., _once(array, dims)
 
     def full_outputs(self, outputs: Sequence[Array], counts: Counts) -> tuple[Array, ...]:
         """The program's outputs, made of those of the different slices; dimensions that repeat as (repetitions, different)."""
@@ -255,10 +268,20 @@ def _repeat(array: Array, dims: Sequence[int | None], counts: Counts, into: Arra
 
 def _repeated(array: Array, dims: Sequence[int | None], counts: Counts, shape: Shape) -> Array:
     """`array`, which has `counts` elements along `dims`, repeated to a shape, of which dimensions that repeat become two."""
-    sizes, source = list(_split(shape, dims, counts)), list(array.shape)
+    return np.broadcast_to(_once(array, dims), _sizes_repeated(shape, dims, counts))
+
+
+def _once(array: Array, dims: Sequence[int | None]) -> Array:
+    """`array` with a dimension of size 1 before each of those along which it repeats."""
+    source = list(array.shape)
     for dim in sorted((dim for dim in dims if dim is not None), reverse=True):
         source.insert(dim, 1)
-    return np.broadcast_to(array.reshape(source), [size for parts in sizes for size in parts])
+    return array.reshape(source)
+
+
+def _sizes_repeated(shape: Shape, dims: Sequence[int | None], counts: Sequence[int]) -> Shape:
+    """A shape of which dimensions that repeat are two."""
+    return tuple(size for parts in _split(shape, dims, counts) for size in parts)
 
 
 def _first(counts: Counts) -> Places:
@@ -298,7 +321,7 @@ def _runs(positions: Array) -> Iterator[tuple[slice, slice]]:
         yield slice(int(positions[first]), int(positions[last - 1]) + 1), slice(first, last)
 
 
-def _split(shape: Shape, dims: Sequence[int | None], counts: Counts) -> Iterator[tuple[int, ...]]:
+def _split(shape: Shape, dims: Sequence[int | None], counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Every dimension as (repetitions, different) where it repeats."""
     different = {dim: count for dim, count in zip(dims, counts, strict=True) if dim is not None}
     for dim, size in enumerate(shape):
