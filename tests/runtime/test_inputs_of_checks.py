@@ -18,7 +18,8 @@ from mugraph.runtime import Executable, build, packed_operands
 from mugraph.selection.inputs import runner
 from mugraph.targets.cpu.packer import pack
 from mugraph.verifier import float_check, float_checks
-from mugraph.verifier.float_checks import InputKind, Update, fill, kinds
+from mugraph.verifier.float_checks import InputKind, fill, kinds
+from mugraph.verifier.updates import Update
 
 KINDS = [*kinds()]
 TYPES = [DType.FP32, DType.FP16, DType.BF16, DType.E4M3]

@@ -18,11 +18,11 @@ from mugraph.runtime import Executable
 from mugraph.verifier.float_checks import (
     InputKind,
     Runner,
-    Update,
     UpdatingRunner,
     operator_by_operator,
     repeating_numbers,
 )
+from mugraph.verifier.updates import Update
 
 if TYPE_CHECKING:
     from mugraph.frontend.calls.pytree import Traced

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,6 +29,7 @@ from mugraph.verifier.parted_dims import PartedDims
 from mugraph.verifier.reference import Counts, Reference
 from mugraph.verifier.rounding import RoundedArithmetic, operator_errors
 from mugraph.verifier.samples import affordable, chosen, parts_of
+from mugraph.verifier.updates import NO_TABLES, Rows, Update
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
@@ -37,41 +37,6 @@ SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3)
 
 _PERIOD = (1 << 22) + 15
 """Normal numbers repeat after so many, a prime: no two rows, tiles or slices of a tensor are alike, and rounding is cheap."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What changes in an array: its elements at an index, as one of a shape, become these numbers, or these again and again."""
-
-    shape: Shape
-    index: Any
-    numbers: Array
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some rows of a table: the slices at these places along a dimension."""
-
-    dim: int
-    places: Array
-
-    def repeat(self, numbers: Array, into: Array) -> None:
-        """Write to the rows of a contiguous array what they have where it is filled with numbers again and again."""
-        stretches = into.reshape(self._stretches(into.shape))
-        first = (np.arange(len(stretches))[:, None] * stretches.shape[1] + self.places) * stretches.shape[2]
-        stretches[:, self.places] = numbers[(first[..., None] + np.arange(stretches.shape[2])) % len(numbers)]
-
-    def of(self, table: Array) -> Update:
-        """What the rows of a contiguous array have now."""
-        stretches = table.reshape(self._stretches(table.shape))
-        return Update(stretches.shape, (slice(None), self.places), stretches[:, self.places])
-
-    def _stretches(self, shape: Shape) -> Shape:
-        """The shape of a table as stretches, rows of each, and what a row has in a stretch."""
-        return math.prod(shape[: self.dim]), shape[self.dim], math.prod(shape[self.dim + 1 :])
-
-
-NO_TABLES: Mapping[int, Rows] = MappingProxyType({})
 
 Pattern = Callable[[Array], Array]
 Draw = Callable[[Sequence[int], int], list[Array]]
