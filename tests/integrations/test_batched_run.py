@@ -46,7 +46,7 @@ def test_any_batch_at_any_length_runs_without_compiling_again(caplog: pytest.Log
             torch.testing.assert_close(fast(*given), model(*given), rtol=1e-4, atol=1e-5)
             made.append(len(compilations))
         assert "1 parts of a graph reduce a symbolic size" in caplog.text
-        assert made[2] == made[-1], "kernels for 2, 8 and 32 samples serve all other calls"
+        assert made[3] == made[-1], "kernels for 2, 8 and 32 samples, and for rows of up to 128, serve all other calls"
         assert sum(done.partition.byte_share == 1.0 for done in compilations) >= 3
 
 

@@ -204,7 +204,9 @@ class Specializer:
 
 
 def test_chunks_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.integrations.covered_graph.medians", lambda calls, *rest: {"ours": 1, "general": 1e9})
+    monkeypatch.setattr(
+        "mugraph.integrations.covered_graph.medians", lambda calls, *rest: dict.fromkeys(calls, 1) | {"general": 1e9}
+    )
     make = Specializer()
     graph = CoveredGraph(general, make, AXIS, limit=4)
     for size in range(2, 40):
@@ -246,7 +248,9 @@ def test_only_so_many_sizes_are_optimized_and_failures_do_no_harm(caplog: pytest
 def test_what_there_is_runs_on_where_another_size_fails(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mugraph.integrations.covered_graph.medians", lambda calls, *rest: {"ours": 1, "general": 1e9})
+    monkeypatch.setattr(
+        "mugraph.integrations.covered_graph.medians", lambda calls, *rest: dict.fromkeys(calls, 1) | {"general": 1e9}
+    )
     make = Specializer()
 
     def fails_at_32(arguments: Sequence[Any], budget: float | None) -> Run:
@@ -292,7 +296,9 @@ def test_only_so_many_sizes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_slower_than_the_general_graph_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.integrations.covered_graph.medians", lambda calls, *rest: {"ours": 9, "general": 1})
+    monkeypatch.setattr(
+        "mugraph.integrations.covered_graph.medians", lambda calls, *rest: dict.fromkeys(calls, 9) | {"general": 1}
+    )
     make = Specializer()
     graph = CoveredGraph(general, make, AXIS, limit=4)
     graph(torch.randn(5, 3), 5)

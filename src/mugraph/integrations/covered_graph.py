@@ -44,6 +44,8 @@ class CoveredGraph:
     At most `limit` sizes are optimized, those that one call asks for within `budget` seconds together (None: no limit), of which
     `specialized` is told its share. Safe to call from several threads: while one waits for kernels, the others run the
     general graph, and all do where they are made in the background; graphs that share a `turn` wait for one of them at a time.
+    With `ahead` above 1 a call asks for sizes that serve calls up to so many times its size, the largest first, and where kernels
+    for one compute first slices alone, there are none for the next smaller one.
     What `specialized` raises is reported, and no further sizes are optimized: those that are run on. With `strict` it is raised.
     """
 
@@ -56,13 +58,16 @@ class CoveredGraph:
         budget: float | None = None,
         strict: bool = False,
         turn: Turn | None = None,
+        ahead: int = 1,
     ) -> None:
         self.general, self.specialized, self.axis, self.limit, self.strict = general, specialized, axis, limit, strict
-        self.budget = budget
+        self.budget, self.ahead = budget, ahead
         self.table: dict[int, Run] = {}
         self.runs: dict[int, Run] = {}
         """By size, what runs it."""
         self.costs = Costs({})
+        self._left_out = set[int]()
+        """Sizes that the first slices of the next larger one serve."""
         self._failed = False
         self._turn = turn or Turn()
 
@@ -94,18 +99,21 @@ class CoveredGraph:
     def _fill(self, size: int, arguments: Sequence[Any]) -> None:
         """Optimize for sizes that cover this one well; those after the first take over what was found for it."""
         missing, deadline = self._missing(size), Deadline(self.budget)
-        for left, wanted in zip(range(len(missing), 0, -1), missing, strict=True):
+        for left, wanted in zip(range(len(missing), 0, -1), missing if self.ahead == 1 else reversed(missing), strict=True):
+            if self.ahead > 1 and isinstance(self.table.get(_APART * wanted), SlicedGraph):
+                self._left_out.add(wanted)
+                continue
             _log.info("a graph is optimized for size %d, to cover others (%d of %d)", wanted, len(self.table) + 1, self.limit)
             self._measure(wanted, self.axis.resized(arguments, wanted), deadline.share(1 / min(left, 2)))
 
     def _missing(self, size: int) -> list[int]:
         """The sizes that are to be optimized for this one; none after one of them failed."""
         missing: list[int] = []
-        if self._failed:
+        if self._failed or (self.ahead > 1 and size <= max(self.table, default=0)):
             return missing
         wanted = self.axis.smallest
-        while len(self.table) + len(missing) < self.limit and (wanted <= size or size > 2 * wanted // _APART):
-            if wanted not in self.table:
+        while len(self.table) + len(missing) < self.limit and (wanted <= size or self.ahead * size > 2 * wanted // _APART):
+            if wanted not in self.table and wanted not in self._left_out:
                 missing.append(wanted)
             wanted *= _APART
         return missing
@@ -117,16 +125,30 @@ class CoveredGraph:
             parts = some_first(size, self.axis.smallest)
             firsts = {part: functools.partial(run.first, *self.axis.resized(arguments, part)) for part in parts}
         with _disable_current_modes(), torch.no_grad():
+            made = self.general(*arguments)
             calls: dict[str, Run] = {"ours": lambda: run(*arguments)}
             calls |= {f"{part}": first for part, first in firsts.items()}
-            calls |= {"general": lambda: self.general(*arguments)}
+            calls |= {"general": lambda: self.general(*arguments), "padding": lambda: self._padded(arguments, made, size)}
+            calls |= {"chunk": lambda: self._taken_out_and_joined(arguments, made, size)}
             seconds = medians(calls, _ROUNDS, _SECONDS)
         self.table[size] = run
         kernels = {**self.costs.kernels, size: seconds["ours"]}
         shares = {part: seconds[f"{part}"] / seconds["ours"] for part in firsts}
         in_part = {**self.costs.parts, **({size: {**shares, size: 1.0}} if shares else {})}
-        self.costs = Costs(kernels, {**self.costs.own, size: seconds["general"]}, parts=in_part)
+        beside = {each: max(seconds[each], getattr(self.costs, each)) for each in ("chunk", "padding")}
+        self.costs = Costs(kernels, {**self.costs.own, size: seconds["general"]}, parts=in_part, **beside)
         self.runs.clear()  # there may be better plans
+
+    def _taken_out_and_joined(self, arguments: Sequence[Any], made: Sequence[Any], size: int) -> None:
+        """What a chunk of this size takes beside what runs it, as one of two."""
+        self.axis.cut(arguments, 0, size)
+        joined([self.axis.flat(made)] * 2, (Chunk(0, size), Chunk(size, size)), self.axis.outputs)
+
+    def _padded(self, arguments: Sequence[Any], made: Sequence[Any], size: int) -> None:
+        """What padding to this size takes beside what runs it."""
+        self.axis.resized(arguments, size)
+        for output, place in zip(self.axis.flat(made), self.axis.outputs, strict=True):
+            self._first(output, place, size - 1)
 
     def _run(self, size: int) -> Run:
         """What runs a size: chunks, unless the general graph is known to be faster."""

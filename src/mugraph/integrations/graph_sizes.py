@@ -3,9 +3,10 @@
 Kernels are compiled for sizes, and a size costs seconds. Of a graph with one symbolic size along which slices are independent, as
 batches are, a few sizes are optimized and cover all others from their first call on (`mugraph.integrations.covered_graph`). Parts
 that reduce a symbolic size, as attention does a growing cache of keys, run by kernels of a few capacities
-(`mugraph.integrations.masked_run`). Where a batch and a length vary, parts that do the same to every row run in chunks of rows,
-and PyTorch makes the calls between them, as attention (`mugraph.frontend.symbolic_sizes.row_parts`). Of other graphs with
-symbolic sizes, and where more is computed at such a size than these parts, a size gets kernels when it comes the third time
+(`mugraph.integrations.masked_run`). Where more is computed, the graph is cut: parts that do the same to every row of a batch or a
+length run in chunks of rows (`mugraph.frontend.symbolic_sizes.row_parts`), parts that reduce a size by capacities, and PyTorch
+makes the calls between them. That serves any size from its first call on. Where it is slower than the graph as a whole
+(`mugraph.integrations.compared_graph`), and of graphs that are not cut, a size gets kernels when it comes the third time
 (`SizedGraph`), and only so many sizes do.
 """
 
@@ -22,7 +23,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.frontend.operators.torch_casts import tensor_of, tensors_of
+from mugraph.frontend.operators.torch_casts import draws_random_numbers, has_effects, tensor_of, tensors_of
 from mugraph.frontend.rewriting.graph_passes import concrete, numbers_of, ready_to_cut
 from mugraph.frontend.rewriting.node_traits import bytes_of
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters, varies
@@ -38,6 +39,7 @@ from mugraph.frontend.symbolic_sizes.masked_parts import (
 from mugraph.frontend.symbolic_sizes.row_parts import RowPart, row_parts
 from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn
 from mugraph.integrations.batched_run import BatchedRun
+from mugraph.integrations.compared_graph import ComparedGraph
 from mugraph.integrations.covered_graph import CoveredGraph
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
@@ -57,6 +59,11 @@ _REMEMBERED = 4096
 """Sizes that are counted before counting starts anew."""
 _TRIED = 0.75
 """Of the time that is left, what a part of the search space may take where another one is tried behind it."""
+_COMPILED_SECONDS = 5.0
+"""What kernels may take, behind the search for them, to be compiled once more as those of first slices."""
+_AHEAD = 4
+"""Parts of rows have kernels for calls of up to so many times as many rows as that which asks for them, where first slices of
+kernels can run: lengths vary widely."""
 
 _log = logging.getLogger("mugraph.torch_compile")
 
@@ -91,6 +98,10 @@ class SizedGraph:
         if run is None:
             run = self._counted(sizes, arguments)
         return run(*arguments)
+
+    def for_now(self, arguments: Sequence[Any]) -> Run:
+        """What runs a call until its size has kernels; it does not count."""
+        return self.runs.get(tuple([arguments[number] for number in self.numbers]), self.general)
 
     def _counted(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
         if len(self.runs) < self.limit:
@@ -128,84 +139,103 @@ def at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgroun
         return optimized(options, module, {}, graph, options.budget, changed).forward
     graphs: GraphsByForm = {}
     later = graph.later if options.background else None
+    masked_run = functools.partial(_with_masked_parts, options, graphs, graph, {})
     parts: Sequence[MaskedPart | BatchedPart] = masked_parts(module) if options.sizes else []
     if parts and not computes_elsewhere(module, parts):
-        return _with_masked_parts(options, module, parts, graphs, graph)
+        return masked_run(module, parts)
     axis = _axis_of(module, numbers) if numbers and options.sizes else None
     if axis is None and numbers and options.sizes and not parts:
-        by_rows = _with_row_parts(options, module, graphs, graph)
-        if by_rows is not None:
-            return by_rows
         parts = batched_parts(module)
         if parts and not computes_elsewhere(module, parts):
-            return _with_masked_parts(options, module, parts, graphs, graph)
-    general = (
-        _with_masked_parts(options, module, parts, graphs, graph)
-        if parts
-        else optimized(options, module, graphs, graph, options.budget).forward
-    )
+            return masked_run(module, parts)
+    cut = _cut(options, module, graphs, graph, masked_run) if axis is None and numbers and options.sizes else None
+    if cut is not None and options.keep == "all":
+        return cut
+    general = masked_run(module, parts) if parts else optimized(options, module, graphs, graph, options.budget).forward
     if numbers is None:
         _log.info("a graph has symbolic sizes that its integer arguments do not decide; what depends on them stays with torch")
     if not numbers or not options.sizes:
         return general
 
     if axis is not None:
-        at_size = functools.partial(_in_slices, options, module, axis, graphs, graph)
+        at_size = functools.partial(_in_slices, axis, options, module, graphs, graph)
         return CoveredGraph(general, at_size, axis, options.sizes, options.budget, options.strict, Turn(later))
 
-    def specialized(arguments: Sequence[Any]) -> Callable[..., Any]:
-        with _disable_current_modes():
-            return optimized(options, concrete(module, arguments), graphs, graph, options.budget).forward
+    def specialized(arguments: Sequence[Any]) -> Run:
+        return _at_size(options, module, graphs, graph, arguments, options.budget)
 
     _log.info("sizes of a graph are optimized one by one, when they come the third time")
-    return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
+    whole = SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
+    return whole if cut is None else ComparedGraph(cut, whole, options.strict, Turn(later))
+
+
+def _at_size(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    arguments: Sequence[Any],
+    budget: float | None,
+) -> Run:
+    """The optimized graph at the sizes of some arguments."""
+    with _disable_current_modes():
+        return optimized(options, concrete(module, arguments), graphs, graph, budget).forward
 
 
 def _in_slices(
+    axis: GraphAxis,
     options: PieceOptions,
     module: fx.GraphModule,
-    axis: GraphAxis,
     graphs: GraphsByForm,
     graph: BackgroundGraph,
     arguments: Sequence[Any],
     budget: float | None,
 ) -> Run:
     """The optimized graph at the size of some arguments, which computes its first slices alone if its kernels can."""
-    deadline = Deadline(budget)
+    deadline = Deadline(None if budget is None else budget + _COMPILED_SECONDS)
+
+    def at(arguments: Sequence[Any]) -> fx.GraphModule:
+        return ready_to_cut(concrete(module, arguments))
+
     with _disable_current_modes():
-        ready = ready_to_cut(concrete(module, arguments))
+        ready = at(arguments)
         plan = planned(options, ready, graphs, graph, budget)
         whole = plan.spliced(ready).forward
         with torch.no_grad():
-            return sliced_graph(ready, plan, axis, arguments, whole, deadline) or whole
+            return sliced_graph(ready, plan, axis, arguments, whole, deadline, at) or whole
 
 
-def _with_row_parts(options: PieceOptions, module: fx.GraphModule, graphs: GraphsByForm, graph: BackgroundGraph) -> Run | None:
-    """The optimized graph, whose parts that do the same to every row of two symbolic sizes run in chunks of rows; None where
-    there are no such parts."""
-    try:
-        ordered, parts = row_parts(module)
-    except SizeMatters as reason:
-        _log.debug("a graph has no parts of rows: %s", reason)
+def _cut(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    masked_run: Callable[[fx.GraphModule, Sequence[MaskedPart | BatchedPart]], Run],
+) -> Run | None:
+    """The optimized graph in parts: those that do the same to every row of symbolic sizes run in chunks of rows, and those that
+    reduce a size as `masked_run` has them. None where no part of rows is worth a call, and where the graph is to be compared as a
+    whole and its calls draw random numbers, or have other effects."""
+    if options.keep == "faster" and any(draws_random_numbers(node) or has_effects(node) for node in module.graph.nodes):
         return None
-    axes = {part: axis for part in parts if (axis := _axis_of(part.module, (0, 1))) is not None}
-    if not axes:
-        return None
+    ordered, parts = row_parts(module)
+    axes = {part: axis for part in parts if (axis := _axis_of(part.module, part.numbers)) is not None}
+    if not any(axis.of_rows or any(map(_is_given, part.inputs)) for part, axis in axes.items()):
+        return None  # rows without weights take less than calls of parts do
     shares = _shares(options.budget, [*axes])
     turn = None if options.background else Turn()  # a call waits for one part at a time, and no other thread for the next one
 
     def covered(part: RowPart, axis: GraphAxis) -> CoveredGraph:
-        def within(arguments: Sequence[Any], budget: float | None) -> Run:
-            with _disable_current_modes():
-                return optimized(options, concrete(part.module, arguments), graphs, graph, budget).forward
-
         share = shares[part.form]
         general = optimized(options, part.module, graphs, graph, share).forward
-        return CoveredGraph(general, within, axis, options.sizes, share, options.strict, turn or Turn(graph.later))
+        made = _at_size if axis.of_rows else functools.partial(_in_slices, axis)
+        at_size = functools.partial(made, options, part.module, graphs, graph)
+        ahead = _AHEAD if options.target == "cpu" and not axis.of_rows else 1  # others compute no first slices
+        return CoveredGraph(general, at_size, axis, options.sizes, share, options.strict, turn or Turn(graph.later), ahead)
 
-    _log.info("%d parts of a graph do the same to every row: they run in chunks of rows at any two sizes", len(axes))
+    _log.info("%d parts of a graph do the same to every row: they run in chunks of rows at any size", len(axes))
     whole = with_parts(ordered, [*axes], [covered(part, axis) for part, axis in axes.items()])
-    return optimized(options, whole, graphs, graph, options.budget).forward
+    reducing = masked_parts(whole) or batched_parts(whole)
+    return masked_run(whole, reducing) if reducing else optimized(options, whole, graphs, graph, options.budget).forward
 
 
 def _shares(budget: float | None, parts: Sequence[RowPart]) -> dict[str, float | None]:
@@ -220,6 +250,11 @@ def _is_fixed(node: fx.Node) -> bool:
     return bool(tensors_of(node)) and not varies(node)
 
 
+def _is_given(node: fx.Node) -> bool:
+    """Whether a node is a tensor of fixed sizes that the graph is given, as weights are."""
+    return _is_fixed(node) and node.op != "call_function"
+
+
 def _axis_of(module: fx.GraphModule, numbers: Sequence[int]) -> GraphAxis | None:
     """The axis of a graph along which slices are independent; None where there is none, which the log says why."""
     try:
@@ -231,12 +266,14 @@ def _axis_of(module: fx.GraphModule, numbers: Sequence[int]) -> GraphAxis | None
 
 def _with_masked_parts(
     options: PieceOptions,
-    module: fx.GraphModule,
-    parts: Sequence[MaskedPart | BatchedPart],
     graphs: GraphsByForm,
     graph: BackgroundGraph,
+    runs: dict[str, MaskedRun | BatchedRun],
+    module: fx.GraphModule,
+    parts: Sequence[MaskedPart | BatchedPart],
 ) -> Run:
-    """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them."""
+    """The optimized graph, whose parts that reduce a symbolic size run by kernels of a few capacities; equal ones share them.
+    `runs` has by form what runs parts, and is added to."""
 
     def specialized(
         known: GraphsByForm, at_capacity: fx.GraphModule, masked: MaskedGraph, budget: float | None
@@ -268,7 +305,6 @@ def _with_masked_parts(
         budget = Deadline(options.budget).share(share)
         return MaskedRun(part, of_part, options.sizes, budget, faster, options.strict, later)
 
-    runs: dict[str, MaskedRun | BatchedRun] = {}
     for part in parts:
         if part.form not in runs:
             batched = functools.partial(BatchedRun, made=masked_run, compared=faster)

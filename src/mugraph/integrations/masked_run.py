@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -55,12 +55,17 @@ class AtCapacityGraphs:
 
 
 @dataclass(slots=True)
-class _Decision:
-    """Whether kernels run sizes, until so many calls have come."""
+class Decision:
+    """Whether the faster way to run sizes is the one that was asked about, until so many calls have come."""
 
     faster: bool
-    until: int
+    until: int = _AGAIN
     calls: int = 0
+
+    @classmethod
+    def behind(cls, before: Self | None, faster: bool) -> Self:
+        """What is decided after a decision, or first: it stands for so many times as many calls."""
+        return cls(faster) if before is None else cls(faster, _AGAIN * before.until)
 
     def is_due(self) -> bool:
         """Whether this call is to decide anew."""
@@ -96,7 +101,7 @@ class MaskedRun:
         self.faster, self.strict = faster, strict
         self.capacities: dict[int, AtCapacity | None] = {}
         """In ascending order; None where PyTorch is to run the part."""
-        self._decided: dict[tuple[int, int], _Decision] = {}
+        self._decided: dict[tuple[int, int], Decision] = {}
         """By capacity and bits of a size, whether kernels that read tensors where they lie run such sizes."""
         self._places = [(number, place.dim) for number, place in enumerate(part.masked.inputs) if place is not None]
         self._strides = part.strides
@@ -144,9 +149,7 @@ class MaskedRun:
         return decision is not None and decision.faster
 
     def _decide(self, about: tuple[int, int], runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> None:
-        before = self._decided.get(about)
-        until = _AGAIN * (1 if before is None else before.until)
-        self._decided[about] = _Decision(self._is_faster(runner, size, inputs), until)
+        self._decided[about] = Decision.behind(self._decided.get(about), self._is_faster(runner, size, inputs))
 
     def _fill(self, size: int, inputs: Sequence[torch.Tensor]) -> None:
         """Make capacities for a size, and for those that it may grow to: the largest first, which may serve the others."""

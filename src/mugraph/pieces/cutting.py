@@ -233,12 +233,22 @@ def difference(
                 if alike and called is fn and time.perf_counter() - started > _LONG_SECONDS:
                     break
         states = states if len(states) == 2 else 2 * states
-        calls.append([torch.as_tensor(leaf) for leaf in leaves_of(states) if isinstance(leaf, torch.Tensor | int | float)])
-    for number, (wanted, got) in enumerate(zip(*calls, strict=True)):
-        if _is_same(got, wanted):  # as arguments are that nobody writes to, and which may be large
+        calls.append(states)
+    return contradiction(*calls)
+
+
+def contradiction(wanted: Any, got: Any) -> str:
+    """Which of the tensors and numbers in two values of the same structure are not the same but for rounding, as `difference`
+    has it; "" where all are."""
+    leaves = (
+        [torch.as_tensor(leaf) for leaf in leaves_of(each) if isinstance(leaf, torch.Tensor | int | float)]
+        for each in (wanted, got)
+    )
+    for number, (one, other) in enumerate(zip(*leaves, strict=True)):
+        if _is_same(other, one):  # as arguments are that nobody writes to, and which may be large
             continue
         try:
-            torch.testing.assert_close(got, wanted, rtol=0.0, atol=_tolerance(wanted), equal_nan=True)
+            torch.testing.assert_close(other, one, rtol=0.0, atol=_tolerance(one), equal_nan=True)
         except AssertionError as error:
             return f"tensor {number}: {str(error).splitlines()[0]}"
     return ""

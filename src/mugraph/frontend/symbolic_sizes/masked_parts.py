@@ -201,7 +201,8 @@ def _is_whole(node: fx.Node) -> bool:
 
 def _is_followed(node: fx.Node, output: fx.Node, fixed: Mapping[Any, int]) -> bool:
     """Whether a call is on tensors of symbolic sizes that are not fixed, and gives none of these that the graph returns."""
-    if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
+    call = node.all_input_nodes[0] if node.target is operator.getitem else node
+    if not isinstance(call.target, torch._ops.OpOverload):  # as what runs a part of the graph already
         return False
     grows = partial(_grows, fixed=fixed)
     if not tensors_of(node) or (grows(node) and output in node.users):

@@ -17,7 +17,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mugraph.frontend.operators.torch_casts import tensors_of
-from mugraph.frontend.symbolic_sizes.axes import SizeMatters, axis_of, symbols_of
+from mugraph.frontend.symbolic_sizes.axes import STRETCHES, SizeMatters, axis_of, stretches_of, symbols_of
 from mugraph.frontend.symbolic_sizes.masked_axis import name_of
 from mugraph.frontend.symbolic_sizes.one_symbol import OneSymbol
 from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices
@@ -81,18 +81,56 @@ class RowCalls:
 
     def has(self, node: fx.Node) -> bool:
         """Whether a call on tensors with rows, or with such a result, is one of these."""
-        if not isinstance(node.target, torch._ops.OpOverload) or not _has_rows(node):
-            return False
-        made, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-        try:
-            for source in node.all_input_nodes:
-                copies[source] = made.placeholder(source.name)
-                copies[source].meta["val"] = self._merging.value(source.meta.get("val"))
-            self._merging.copy(node, made, copies)
-            check_slices(made)
-        except SizeMatters:
-            return False
-        return True
+        return _alike(node, self._merging.value, self._merging.copy) is not None
+
+
+class SliceCalls:
+    """The calls of a graph of ATen calls that do the same to every slice along one of its symbolic sizes, and whose tensors and
+    numbers have no other; to be asked in order, as views before a call say where slices are in what it reads."""
+
+    def __init__(self, symbol: Any) -> None:
+        self._symbol = symbol
+        self._stretches: dict[fx.Node, int] = {}
+        """Of the calls that are such."""
+
+    def has(self, node: fx.Node) -> bool:
+        """Whether a call on tensors with this size, or with such a result, is one of these."""
+        sizes = {symbol for each in (node, *node.all_input_nodes) for symbol in _symbols_in(each.meta.get("val"))}
+        copy = _alike(node, lambda value: value, self._copied) if sizes == {self._symbol} else None
+        if copy is not None:
+            self._stretches[node] = stretches_of(copy)
+        return copy is not None
+
+    def _copied(self, node: fx.Node, made: fx.Graph, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+        for source, copy in copies.items():
+            copy.meta[STRETCHES] = self._stretches.get(source, 1)
+        return made.node_copy(node, copies.__getitem__)
+
+
+def _symbols_in(value: Any) -> frozenset[Any]:
+    """The symbols in a value, in each where it is several: of a number, and of sizes and strides of a tensor."""
+    if isinstance(value, (tuple, list)):
+        return frozenset(symbol for each in value for symbol in _symbols_in(each))
+    return symbols_of(value) | symbols_of(value.stride()) if isinstance(value, torch.Tensor) else symbols_of(value)
+
+
+def _alike(
+    node: fx.Node, value: Callable[[Any], Any], copy: Callable[[fx.Node, fx.Graph, dict[fx.Node, fx.Node]], fx.Node]
+) -> fx.Node | None:
+    """A call on tensors of symbolic sizes in a graph of its own, added by `copy` to operands of which `value` makes the values;
+    None where it does not do the same to every slice."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not _has_rows(node):
+        return None
+    made, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    try:
+        for source in node.all_input_nodes:
+            copies[source] = made.placeholder(source.name)
+            copies[source].meta["val"] = value(source.meta.get("val"))
+        call = copy(node, made, copies)
+        check_slices(made)
+    except SizeMatters:
+        return None
+    return call
 
 
 def moves(node: fx.Node) -> bool:

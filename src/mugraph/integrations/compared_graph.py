@@ -1,0 +1,102 @@
+"""Graphs of `torch.compile` that are cut into parts for any size, beside the same graphs as a whole.
+
+What runs the parts of a graph is chosen part by part, and each choice may be right while all of them are slower than the graph as
+it was: every part is a call of Python, and chunks are taken out and joined. So both ways are called with what the first call of a
+class of sizes gives, must return the same, and take turns at the clock. A class has all sizes between two powers of two.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mugraph.integrations.background import Turn
+from mugraph.integrations.masked_run import Decision
+from mugraph.pieces.cutting import contradiction
+from mugraph.runtime.benchmarking import Duel, duel
+
+Run = Callable[..., Any]
+
+_SECONDS = 0.25
+"""In how long a class is decided, on a quiet machine and but for calls that take long."""
+
+_log = logging.getLogger("mugraph.torch_compile")
+
+
+class Whole(Protocol):
+    """A graph as a whole, whose arguments `numbers` are its sizes."""
+
+    numbers: tuple[int, ...]
+
+    def __call__(self, *arguments: Any) -> Any: ...
+    def for_now(self, arguments: Sequence[Any]) -> Run: ...
+
+
+class ComparedGraph:
+    """A graph by its parts (`cut`), or as a `whole`: at each class of sizes the faster one, as the first call of the class found.
+
+    Which it is, is looked at again after some calls. The graph is run as a whole for good once its parts raise while they are
+    compared, or return something else; both is reported, and with `strict` what was raised is raised. Calls draw no random
+    numbers. Safe to call from several threads: while one compares, the others run the whole, and all do where that is done in
+    the background, by `turn`.
+    """
+
+    def __init__(self, cut: Run, whole: Whole, strict: bool = False, turn: Turn | None = None) -> None:
+        self.cut, self.whole, self.strict = cut, whole, strict
+        self.decided: dict[tuple[int, ...], Decision] = {}
+        """By class whether parts are the faster ones."""
+        self.duels: dict[tuple[int, ...], Duel] = {}
+        """By class what the last comparison showed, with parts as the challenger."""
+        self._prepared = set[tuple[int, ...]]()
+        """Classes of which a call was made by parts, that these could ask for kernels."""
+        self._failed = False
+        self._turn = turn or Turn()
+
+    def __call__(self, *arguments: Any) -> Any:
+        sizes = tuple([arguments[number].bit_length() for number in self.whole.numbers])
+        decision = self.decided.get(sizes)
+        if decision is None or decision.is_due():
+            decision = self._looked_at(sizes, arguments)
+        run = self.cut if decision is not None and decision.faster else self.whole
+        return run(*arguments)
+
+    def _looked_at(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> Decision | None:
+        """What is decided of a class by comparing, or was where that is left to others; None where nothing was."""
+        if not self._failed and sizes not in self._prepared:
+            self._turn.take(functools.partial(self._prepare, sizes, arguments))
+        if not self._failed and sizes in self._prepared:
+            self._turn.take(functools.partial(self._decide, sizes, arguments))
+        return None if self._failed else self.decided.get(sizes)
+
+    def _prepare(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
+        """Make a call by parts, which must return what the graph does."""
+        wrong = self._tried(lambda: contradiction(self.whole.for_now(arguments)(*arguments), self.cut(*arguments)))
+        if wrong:
+            self._failed = True
+            _log.error("a graph returns something else by parts, it is run as a whole; please report this: %s", wrong)
+        self._prepared.add(sizes)
+
+    def _decide(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
+        cut, whole = (functools.partial(run, *arguments) for run in (self.cut, self.whole.for_now(arguments)))
+        outcome = self._tried(lambda: duel(cut, whole, _SECONDS))
+        if outcome is not None:
+            self.duels[sizes] = outcome
+            self.decided[sizes] = Decision.behind(self.decided.get(sizes), outcome.speedup > 1)
+            _log.info("a graph by parts, at sizes of %s bits: %s", sizes, outcome)
+
+    def _tried(self, work: Callable[[], Any]) -> Any:
+        """What work without gradients makes; None where something is raised, which is reported."""
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                return work()
+        except Exception:  # a model must run whatever goes wrong in here
+            self._failed = True
+            if self.strict:
+                raise
+            _log.warning("running a graph by parts failed, it is run as a whole; please report this", exc_info=True)
+            return None

@@ -1,0 +1,303 @@
+"""Graphs that are cut into parts for any size: what runs which class of sizes, and that all are right from the first call on."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from frontend.symbolic_sizes.test_merged_rows import NOT_OF_ROWS
+from integrations.test_rows import compiled
+from mugraph.integrations import compared_graph, covered_graph, graph_sizes
+from mugraph.integrations.compared_graph import ComparedGraph
+from mugraph.integrations.covered_graph import CoveredGraph
+from mugraph.integrations.graph_axis import GraphAxis
+from mugraph.integrations.graph_sizes import SizedGraph
+from mugraph.integrations.torch_compile import compilations
+from mugraph.runtime.benchmarking import duel
+
+Run = Callable[..., Any]
+ALL: dict[str, Any] = {"budget": 300.0, "keep": "all", "strict": True}
+
+
+class Layer(nn.Module):
+    """A layer of a decoder, which attends to what came before: in a prompt, or in a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.behind = nn.RMSNorm(16, eps=1e-5), nn.RMSNorm(16, eps=1e-5)
+        self.qkv, self.out = nn.Linear(16, 48, bias=False), nn.Linear(16, 16, bias=False)
+        self.gate, self.up, self.down = nn.Linear(16, 32), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor, *cache: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v = (each.unflatten(-1, (2, 8)).transpose(1, 2) for each in self.qkv(self.before(x)).chunk(3, -1))
+        if cache:
+            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=not cache).transpose(1, 2).flatten(2))
+        y = self.behind(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y)), k, v
+
+
+class Prompt(nn.Module):
+    """Two layers over all of a prompt, whose last position is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers, self.head = nn.Embedding(50, 16), nn.ModuleList(Layer() for _ in range(2)), nn.Linear(16, 20)
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.words(ids)
+        kept: list[torch.Tensor] = []  # which Dynamo follows, as it does not follow `list[torch.Tensor]()`
+        for layer in self.layers:
+            x, *pair = layer(x)
+            kept += pair
+        return self.head(x[:, -1:]), *kept
+
+
+# --- what runs which sizes, without torch.compile --------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds that calls say that they take: the same on every machine."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def run(self, seconds: Callable[[int], float], add: float = 1.0) -> Run:
+        """A graph of one tensor and its size, that takes so many seconds."""
+
+        def call(x: torch.Tensor, size: int) -> list[torch.Tensor]:
+            self.now += seconds(size)
+            return [x + add]
+
+        return call
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(compared_graph, "duel", functools.partial(duel, clock=lambda: made.now))
+    monkeypatch.setattr(compared_graph, "_SECONDS", 0.0)
+    return made
+
+
+def sized(general: Run, special: Run | None = None, made: list[int] | None = None) -> SizedGraph:
+    def specialized(arguments: Sequence[Any]) -> Run:
+        assert made is not None
+        made.append(arguments[1])
+        return special or general
+
+    return SizedGraph(general, specialized, numbers=(1,), limit=8)
+
+
+def call(graph: ComparedGraph, size: int) -> None:
+    x = torch.randn(size, 3)
+    assert torch.equal(graph(x, size)[0], x + 1)
+
+
+def test_parts_that_are_slower_as_a_whole_lose_the_classes_in_which_they_are(clock: Clock) -> None:
+    graph = ComparedGraph(clock.run(lambda size: 3.0 if size < 16 else 1.0), sized(clock.run(lambda size: 2.0)))
+    for size in (9, 20, 15, 31, 2):
+        call(graph, size)
+    assert {bits: decision.faster for bits, decision in graph.decided.items()} == {(4,): False, (5,): True, (2,): False}
+    before = clock.now
+    call(graph, 12)
+    call(graph, 17)
+    assert clock.now - before == 2.0 + 1.0, "as a whole, and by parts"
+
+
+def test_a_comparison_gives_no_size_kernels_of_its_own(clock: Clock) -> None:
+    made: list[int] = []
+    graph = ComparedGraph(clock.run(lambda size: 3.0), sized(clock.run(lambda size: 2.0), made=made))
+    call(graph, 9)
+    call(graph, 9)
+    assert made == [], "these are two calls, however often the whole was called in a duel"
+    call(graph, 9)
+    assert made == [9]
+
+
+def test_kernels_for_a_size_are_what_parts_are_compared_with_once_there_are_some(clock: Clock) -> None:
+    whole = sized(clock.run(lambda size: 2.0), clock.run(lambda size: 0.5), [])
+    graph = ComparedGraph(clock.run(lambda size: 1.0), whole)
+    call(graph, 9)
+    whole.runs[9,] = whole.specialized((None, 9))
+    for _ in range(31):
+        assert graph.decided[4,].faster
+        call(graph, 9)
+    assert graph.decided[4,].faster
+    call(graph, 9)
+    assert not graph.decided[4,].faster, "it is looked at again after 32 calls"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_parts_that_return_something_else_run_nothing(strict: bool, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    graph = ComparedGraph(clock.run(lambda size: 0.1, add=1.01), sized(clock.run(lambda size: 2.0)), strict)
+    for size in (9, 9, 50):
+        call(graph, size)
+    assert not graph.decided
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_parts_that_raise_run_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(x: torch.Tensor, size: int) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    graph = ComparedGraph(broken, sized(clock.run(lambda size: 2.0)))
+    for size in (9, 9, 50):
+        call(graph, size)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    with pytest.raises(ZeroDivisionError):
+        ComparedGraph(broken, sized(clock.run(lambda size: 2.0)), strict=True)(torch.randn(9, 3), 9)
+
+
+# --- in torch.compile ------------------------------------------------------------------------------------------------
+
+
+def marked(tensor: torch.Tensor, *dims: int) -> torch.Tensor:
+    for dim in dims:
+        torch._dynamo.mark_dynamic(tensor, dim)
+    return tensor
+
+
+def assert_right(fast: Run, model: Run, *given: torch.Tensor) -> None:
+    for ours, theirs in zip(fast(*given), model(*given), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_prompt_of_any_length_runs_by_kernels_from_the_first_call_on(dynamic: bool | None) -> None:
+    model = Prompt().eval()
+    fast, draw = compiled(model, ALL, dynamic), random.Random(0)
+    with torch.inference_mode():
+        first = torch.randint(50, (1, 20))
+        assert_right(fast, model, first if dynamic else marked(first, 1))
+        done = list(compilations)
+        rows = [made for made in done if made.partition.pieces and made.partition.byte_share > 0.9]
+        assert len(rows) >= 3, "kernels for all three parts of rows"
+        for length in (2, 3, 7, 61, 79, 80, *(draw.randint(2, 80) for _ in range(20))):
+            assert_right(fast, model, torch.randint(50, (1, length)))
+        assert list(compilations) == done, "nothing is compiled for a length that is new"
+        assert_right(fast, model, torch.randint(50, (1, 1)))  # a graph of its own
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("name", [name for name in NOT_OF_ROWS if name != "a size as a number"])
+def test_what_is_not_of_slices_stands_between_parts(name: str, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts run in chunks by PyTorch, along either dimension, whatever stands between them."""
+
+    def at_size(axis: GraphAxis, options: Any, module: torch.fx.GraphModule, *rest: Any) -> Run:
+        def run(*arguments: Any) -> Any:
+            called.append(axis.size(arguments))
+            return module(*arguments)
+
+        return run
+
+    called = list[int]()
+    monkeypatch.setattr(graph_sizes, "optimized", lambda options, module, *rest: module)
+    monkeypatch.setattr(graph_sizes, "_in_slices", at_size)
+    monkeypatch.setattr(covered_graph, "medians", lambda calls, *rest: dict.fromkeys(calls, 1e-6) | {"general": 1.0})
+    linear = nn.Linear(8, 8)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return NOT_OF_ROWS[name](F.silu(linear(x))).relu() + 1
+
+    fast = compiled(fn, ALL)
+    with torch.inference_mode():
+        for size in (20, 3, 4, 7, 16, 31, 61, 130, 5):
+            x = torch.randn(*((size, 6) if dim == 0 else (6, size)), 8)
+            torch.testing.assert_close(fast(marked(x, dim)), fn(x), rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert called or (name, dim) == ("instances", 1), "what comes before those is read as one row of all samples"
+
+
+def test_tokens_of_any_batch_over_any_cache_run_by_kernels_from_the_first_call_on() -> None:
+    model = Layer().eval()
+    fast, draw = compiled(model, ALL), random.Random(0)
+
+    def given(batch: int, keys: int) -> list[torch.Tensor]:
+        return [torch.randn(batch, 1, 16), *(torch.randn(batch, 2, keys, 8) for _ in range(2))]
+
+    with torch.inference_mode():
+        x, k, v = given(9, 70)
+        assert_right(fast, model, marked(x, 0), marked(k, 0, 2), marked(v, 0, 2))
+        for batch, keys in ((9, 71), (2, 2)):
+            assert_right(fast, model, *given(batch, keys))
+        done = len(compilations)
+        for batch, keys in ((3, 7), (7, 40), *((draw.randint(2, 9), draw.randint(2, 80)) for _ in range(10))):
+            assert_right(fast, model, *given(batch, keys))
+        assert len(compilations) == done
+
+
+def test_a_graph_that_is_cut_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each class of lengths, whoever wins; parts have kernels, and PyTorch's calls as a whole have none."""
+    found = list[ComparedGraph]()
+
+    class Noted(ComparedGraph):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            found.append(self)
+
+    monkeypatch.setattr(graph_sizes, "ComparedGraph", Noted)
+    model = Prompt().eval()
+    fast = compiled(model, ALL | {"keep": "faster", "budget": 4.0})
+    with torch.inference_mode():
+        for length in (20, 31, 33, 5):
+            ids = torch.randint(50, (1, length))
+            assert_right(fast, model, marked(ids, 1) if length == 20 else ids)
+    (graph,) = found
+    assert sorted(graph.duels) == [(3,), (5,), (6,)]
+    for faster in (True, False):
+        for decision in graph.decided.values():
+            decision.faster, decision.until = faster, 1000
+        with torch.inference_mode():
+            for length in (4, 17, 47, 63):
+                assert_right(fast, model, torch.randint(50, (1, length)))
+
+
+def test_graphs_that_draw_random_numbers_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Any]()
+    monkeypatch.setattr(graph_sizes, "ComparedGraph", lambda *given: made.append(given))
+    linear = nn.Linear(8, 8)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = linear(x).relu()
+        return (y + torch.rand_like(y)).cumsum(0)
+
+    fast = compiled(fn, ALL | {"keep": "faster"})
+    with torch.inference_mode():
+        x = marked(torch.randn(6, 8), 0)
+        fast(x)
+        torch.manual_seed(1)
+        wanted = fn(x)
+        torch.manual_seed(1)
+        torch.testing.assert_close(fast(x), wanted)
+    assert made == []
+
+
+def test_what_has_no_weights_is_not_cut(caplog: pytest.LogCaptureFixture) -> None:
+    fast = compiled(lambda x: (x.exp() * 2).cumsum(0), ALL)
+    with torch.inference_mode(), caplog.at_level(logging.INFO, logger="mugraph.torch_compile"):
+        x = marked(torch.randn(6, 8), 0)
+        torch.testing.assert_close(fast(x), (x.exp() * 2).cumsum(0))
+    assert "parts of a graph do the same to every row" not in caplog.text
+
+
+def test_the_first_slices_of_the_largest_size_leave_out_the_next_smaller_one() -> None:
+    made = list[int]()
+
+    def run(arguments: Sequence[Any], budget: float | None) -> Run:
+        made.append(arguments[1])
+        return lambda x, size: [x * 2]
+
+    axis = GraphAxis(1, ((0, 0),), ((0, 1),))
+    graph = CoveredGraph(lambda x, size: [x * 2], run, axis, limit=8, ahead=4)
+    for size in (20, 61, 128):
+        x = torch.randn(size, 3)
+        assert torch.equal(graph(x, size)[0], x * 2)
+    assert made == [128, 32, 8, 2], "the largest first, and up to four times the size"
