@@ -113,6 +113,17 @@ def test_parts_that_are_slower_as_a_whole_lose_the_classes_in_which_they_are(clo
     assert clock.now - before == 2.0 + 1.0, "as a whole, and by parts"
 
 
+def test_parts_that_lose_to_the_calls_of_pytorch_run_nothing_whatever_the_whole_takes(clock: Clock) -> None:
+    cut, whole = clock.run(lambda size: 2.0), clock.run(lambda size: 3.0)
+    graph = ComparedGraph(cut, sized(whole), clock.run(lambda size: 1.0))
+    call(graph, 9)
+    assert not graph.decided[4,].faster
+    assert [each.speedup for each in graph.duels[4,]] == [1.5, 0.5]
+    faster = ComparedGraph(cut, sized(whole), clock.run(lambda size: 4.0))
+    call(faster, 9)
+    assert faster.decided[4,].faster
+
+
 def test_a_comparison_gives_no_size_kernels_of_its_own(clock: Clock) -> None:
     made: list[int] = []
     graph = ComparedGraph(clock.run(lambda size: 3.0), sized(clock.run(lambda size: 2.0), made=made))
@@ -138,7 +149,7 @@ def test_kernels_for_a_size_are_what_parts_are_compared_with_once_there_are_some
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_parts_that_return_something_else_run_nothing(strict: bool, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    graph = ComparedGraph(clock.run(lambda size: 0.1, add=1.01), sized(clock.run(lambda size: 2.0)), strict)
+    graph = ComparedGraph(clock.run(lambda size: 0.1, add=1.01), sized(clock.run(lambda size: 2.0)), strict=strict)
     for size in (9, 9, 50):
         call(graph, size)
     assert not graph.decided

@@ -2,7 +2,8 @@
 
 What runs the parts of a graph is chosen part by part, and each choice may be right while all of them are slower than the graph as
 it was: every part is a call of Python, and chunks are taken out and joined. So both ways are called with what the first call of a
-class of sizes gives, must return the same, and take turns at the clock. A class has all sizes between two powers of two.
+class of sizes gives, must return the same, and take turns at the clock; and so do parts and PyTorch's calls of the graph, for the
+whole may be slower than these before a size has kernels of its own. A class has all sizes between two powers of two.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Whole(Protocol):
 
 
 class ComparedGraph:
-    """A graph by its parts (`cut`), or as a `whole`: at each class of sizes the faster one, as the first call of the class found.
+    """A graph by its parts (`cut`) at each class of sizes where, as the first call of the class found, these are faster than the
+    graph as a `whole` and than PyTorch's `calls` of it, and as a whole at the others.
 
     Which it is, is looked at again after some calls. The graph is run as a whole for good once its parts raise while they are
     compared, or return something else; both is reported, and with `strict` what was raised is raised. Calls draw no random
@@ -46,12 +48,12 @@ class ComparedGraph:
     the background, by `turn`.
     """
 
-    def __init__(self, cut: Run, whole: Whole, strict: bool = False, turn: Turn | None = None) -> None:
-        self.cut, self.whole, self.strict = cut, whole, strict
+    def __init__(self, cut: Run, whole: Whole, calls: Run | None = None, strict: bool = False, turn: Turn | None = None) -> None:
+        self.cut, self.whole, self.calls, self.strict = cut, whole, calls, strict
         self.decided: dict[tuple[int, ...], Decision] = {}
         """By class whether parts are the faster ones."""
-        self.duels: dict[tuple[int, ...], Duel] = {}
-        """By class what the last comparison showed, with parts as the challenger."""
+        self.duels: dict[tuple[int, ...], list[Duel]] = {}
+        """By class what the last comparisons showed, with parts as the challenger, until they lost one."""
         self._prepared = set[tuple[int, ...]]()
         """Classes of which a call was made by parts, that these could ask for kernels."""
         self._failed = False
@@ -82,12 +84,20 @@ class ComparedGraph:
         self._prepared.add(sizes)
 
     def _decide(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
-        cut, whole = (functools.partial(run, *arguments) for run in (self.cut, self.whole.for_now(arguments)))
-        outcome = self._tried(lambda: duel(cut, whole, _SECONDS))
-        if outcome is not None:
-            self.duels[sizes] = outcome
-            self.decided[sizes] = Decision.behind(self.decided.get(sizes), outcome.speedup > 1)
-            _log.info("a graph by parts, at sizes of %s bits: %s", sizes, outcome)
+        duels = self._tried(lambda: self._duels(arguments))
+        if duels is not None:
+            self.duels[sizes] = duels
+            self.decided[sizes] = Decision.behind(self.decided.get(sizes), duels[-1].speedup > 1)
+            _log.info("a graph by parts, at sizes of %s bits: %s", sizes, "; ".join(map(str, duels)))
+
+    def _duels(self, arguments: Sequence[Any]) -> list[Duel]:
+        """Parts beside each other way, until they lose."""
+        duels: list[Duel] = []
+        for other in filter(None, (self.whole.for_now(arguments), self.calls)):
+            duels.append(duel(functools.partial(self.cut, *arguments), functools.partial(other, *arguments), _SECONDS))
+            if duels[-1].speedup <= 1:
+                break
+        return duels
 
     def _tried(self, work: Callable[[], Any]) -> Any:
         """What work without gradients makes; None where something is raised, which is reported."""

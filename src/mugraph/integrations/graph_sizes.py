@@ -166,7 +166,7 @@ def at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgroun
 
     _log.info("sizes of a graph are optimized one by one, when they come the third time")
     whole = SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
-    return whole if cut is None else ComparedGraph(cut, whole, options.strict, Turn(later))
+    return whole if cut is None else ComparedGraph(cut, whole, module.forward, options.strict, Turn(later))
 
 
 def _at_size(
