@@ -18,8 +18,8 @@ from mugraph.lower.access_costs import block_traffic
 from mugraph.lower.check import check
 from mugraph.lower.fragments import holds_rows, row_bands, takes_left_from_registers
 from mugraph.lower.register_scores import with_register_scores
-from mugraph.lower.scalar_expressions import Source
-from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement
+from mugraph.lower.scalar_expressions import Apply, Constant, Source
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.lower.warp_groups import held_registers, uses_warp_groups
 
@@ -73,7 +73,8 @@ def test_they_take_less_shared_memory_fewer_turns_of_it_and_fewer_barriers(
     assert block_traffic(held).sectors == block_traffic(stored).sectors
 
 
-def test_what_is_summed_is_what_is_multiplied_and_not_computed_again() -> None:
+def computed_again() -> tuple[Kernel, Reduce]:
+    """Attention whose sum of the weights computes them of the scores, with that sum."""
     (launch,) = lower(many_rows()).values()
     (weights,) = (s for s in launch.kernel.body if isinstance(s, Elementwise) and s.label and s.label.name == "exp")
     (summed,) = (s for s in launch.kernel.body if isinstance(s, Reduce) and s.combine == "sum")
@@ -85,9 +86,23 @@ def test_what_is_summed_is_what_is_multiplied_and_not_computed_again() -> None:
         ),
         expression=weights.expression,
     )
-    kernel = with_register_scores(changed(launch.kernel, summed, again))
+    return changed(launch.kernel, summed, again), again
+
+
+def test_what_is_summed_is_what_is_multiplied_and_not_computed_again() -> None:
+    kernel = with_register_scores(computed_again()[0])
     assert holds_rows(kernel)
     assert [s.expression for s in kernel.body if isinstance(s, Reduce)] == [Source(0), Source(0)]
+
+
+def test_what_is_summed_is_computed_of_what_was_written_since() -> None:
+    kernel, summed = computed_again()
+    (largest,) = (s for s in kernel.body if isinstance(s, Reduce) and s.combine == "max")
+    halved = Elementwise(largest.target, (largest.target,), Apply("({0} * {1})", (Source(0), Constant(0.5))))
+    place = kernel.body.index(summed)
+    held = with_register_scores(replace(kernel, body=(*kernel.body[:place], halved, *kernel.body[place:])))
+    assert holds_rows(held)
+    assert [s.expression for s in held.body if isinstance(s, Reduce)] == [Source(0), summed.expression]
 
 
 @pytest.mark.parametrize(
@@ -196,3 +211,16 @@ def test_the_checker_wants_a_barrier_between_a_maximum_and_its_readers() -> None
     for barrier in kernel.barriers:
         with pytest.raises(InvalidGraph, match="no barrier"):
             check(replace(kernel, barriers=kernel.barriers - {barrier}))
+
+
+def test_the_checker_refuses_rows_of_one_matrix_as_matrices_of_one_row() -> None:
+    kernel = kernel_of(many_rows(), 200_000)
+
+    def apart(tile: Tile) -> Tile:
+        return replace(tile, shape=(64, 1, 64), strides=(tile.strides[-2], 0, tile.strides[-1]))
+
+    for statement in kernel.body:
+        if isinstance(statement, Elementwise) and statement.target.shape == (1, 64, 64):
+            turned = replace(statement, target=apart(statement.target), sources=tuple(map(apart, statement.sources)))
+            with pytest.raises(InvalidGraph, match="in registers"):
+                check(changed(kernel, statement, turned))

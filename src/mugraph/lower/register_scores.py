@@ -29,8 +29,6 @@ _Loops = TypeVar("_Loops", Elementwise, Reduce)
 
 _WARPS = (4, 8)
 """Of a block that holds rows: with fewer of them too few copies are on their way, with more each has too few registers."""
-
-
 _MOST_REGISTERS = 160
 """Of a lane, for all that lies in fragments at once. Of 64 for the scores and 128 for a result and its rescaled sum NVRTC 13.0
 spills 700 bytes; of 32 and 128 none."""
@@ -189,15 +187,16 @@ class _Scores:
         return statement
 
     def read_again(self, statement: Statement) -> Statement:
-        """A reduction of what an earlier statement computes of the same sources: it reads the result."""
+        """A reduction of what an earlier statement computes of the same sources, not written since: it reads the result."""
         if not isinstance(statement, Reduce) or statement.expression == Source(0) or statement not in map(self.held, self.part):
             return statement
-        before = [self.held(s) for s in self.part]
-        for earlier in before[: before.index(statement)]:
-            if not isinstance(earlier, Elementwise) or earlier.target.buffer not in self.tiles:
-                continue
-            if (earlier.sources, earlier.expression) == (statement.sources, statement.expression):
+        part = [self.held(s) for s in self.part]
+        for earlier in reversed(part[: part.index(statement)]):
+            is_held = isinstance(earlier, Elementwise) and earlier.target.buffer in self.tiles
+            if is_held and (earlier.sources, earlier.expression) == (statement.sources, statement.expression):
                 return replace(statement, sources=(earlier.target,), expression=Source(0))
+            if any(tile.buffer == earlier.target.buffer for tile in statement.sources):
+                break
         return statement
 
 
