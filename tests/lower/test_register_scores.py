@@ -224,3 +224,13 @@ def test_the_checker_refuses_rows_of_one_matrix_as_matrices_of_one_row() -> None
             turned = replace(statement, target=apart(statement.target), sources=tuple(map(apart, statement.sources)))
             with pytest.raises(InvalidGraph, match="in registers"):
                 check(changed(kernel, statement, turned))
+
+
+def test_the_checker_refuses_what_groups_and_warps_would_share_out_each_in_their_way() -> None:
+    (launch,) = lower(many_rows(128)).values()
+    kernel = cooperative(launch.kernel, 200_000, engines=Engines(warp_group_rows=64, tensor_maps=True))
+    for product in (s for s in kernel.body if isinstance(s, Matmul)):
+        assert product.panels is not None
+        apart = replace(product, panels=replace(product.panels, grouped=False))
+        with pytest.raises(InvalidGraph, match="in registers"):
+            check(changed(kernel, product, apart))

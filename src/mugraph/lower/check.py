@@ -45,7 +45,16 @@ from mugraph.lower.tile_form import (
     reads_target,
 )
 from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
-from mugraph.lower.warp_groups import PLACE_BYTES, ROW_COUNT, SWIZZLES, blocked, columns_first, group_tiles, left_in_slot
+from mugraph.lower.warp_groups import (
+    PLACE_BYTES,
+    ROW_COUNT,
+    SWIZZLES,
+    blocked,
+    columns_first,
+    group_tiles,
+    grouped_alike,
+    left_in_slot,
+)
 
 
 def check(kernel: Kernel) -> None:
@@ -220,7 +229,7 @@ def _may_hold(kernel: Kernel, statement: Statement, tile: Tile) -> bool:
     match statement:
         case Matmul():
             held = tile is statement.target or (tile is statement.left and can_take_left(kernel, statement))
-            return held and reduction_into(kernel, tile.buffer) is None
+            return held and reduction_into(kernel, tile.buffer) is None and grouped_alike(kernel)
         case Elementwise():
             reduction = reduction_of(kernel, statement)
             return statement.combine is None and (reduction is None or _starts_or_copies(statement, reduction))

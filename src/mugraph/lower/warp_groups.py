@@ -205,6 +205,13 @@ def _is_held(kernel: Kernel, tile: Tile) -> bool:
     return kernel.buffer(tile.buffer).memory is Memory.REGISTERS
 
 
+def grouped_alike(kernel: Kernel) -> bool:
+    """Whether groups multiply all products that have a target or a left factor in registers, or none of them: what lies there is
+    shared out in one way."""
+    held = (s for s in kernel.statements if isinstance(s, Matmul) and _touches_registers(kernel, s))
+    return len({product.panels is not None and product.panels.grouped for product in held}) < 2
+
+
 def _touches_registers(kernel: Kernel, product: Matmul) -> bool:
     return _is_held(kernel, product.target) or takes_left_from_registers(kernel, product)
 
