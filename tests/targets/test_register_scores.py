@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from lower.test_pipeline import kernel_of
 from mugraph.devices import NO_ENGINES, Engines
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower.fragments import holds_rows
+from mugraph.lower.tile_form import Buffer, Memory
 from mugraph.lower.warp_groups import uses_warp_groups
 from mugraph.runtime import Executable
+from mugraph.targets.cuda import emulated as emulated_cuda
 from mugraph.targets.cuda.emulated import EmulatedCuda
 from mugraph.targets.cuda.emulator import Fault
 from mugraph.targets.cuda.machine import Cuda
@@ -98,6 +101,17 @@ def test_warp_groups_take_part(name: str) -> None:
     (launch,) = MACHINES["groups"].lower(GRAPHS[name](DType.BF16)).values()
     assert uses_warp_groups(launch.kernel)
     assert holds_rows(launch.kernel)
+
+
+def test_buffers_that_are_kept_apart_leave_the_ring_where_groups_find_it() -> None:
+    (launch,) = MACHINES["groups"].lower(GRAPHS["eight warps"](DType.BF16)).values()
+    kernel = launch.kernel
+    assert kernel.ring is not None
+    large = Buffer("large", Memory.SHARED, DType.FP32, 1 << 16)
+    apart = emulated_cuda._apart(replace(kernel, buffers=(large, *kernel.buffers)))
+    ring = apart.buffer(kernel.ring.buffer)
+    assert ring.offset + ring.bytes <= 1 << 18 <= apart.buffer("large").offset + large.bytes
+    assert [each.name for each in apart.buffers] == ["large", *(each.name for each in kernel.buffers)]
 
 
 @pytest.mark.parametrize("rows", [64, 128])
