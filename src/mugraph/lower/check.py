@@ -243,7 +243,7 @@ def _may_hold(kernel: Kernel, statement: Statement, tile: Tile) -> bool:
 
 
 def _is_one_tile(kernel: Kernel, tile: Tile) -> bool:
-    """Whether all tiles of a buffer are the same elements of the same matrices: dimensions of size 1 do not matter before these."""
+    """Whether all tiles of a buffer are the same elements of matrices, but for dimensions of size 1 before these."""
     uses = [use for s in kernel.statements for use in (s.target, *s.sources) if use.buffer == tile.buffer]
     alike = (use.shape[-2:] == tile.shape[-2:] and same_sizes(use.shape, tile.shape) for use in uses)
     return all(alike) and all(same_elements(with_unit_dimensions(use, tile.shape), tile) for use in uses)

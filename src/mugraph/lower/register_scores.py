@@ -192,8 +192,8 @@ class _Scores:
             return statement
         part = [self.held(s) for s in self.part]
         for earlier in reversed(part[: part.index(statement)]):
-            is_held = isinstance(earlier, Elementwise) and earlier.target.buffer in self.tiles
-            if is_held and (earlier.sources, earlier.expression) == (statement.sources, statement.expression):
+            held = earlier.target.buffer in self.tiles and earlier.sources == statement.sources
+            if held and isinstance(earlier, Elementwise) and earlier.expression == statement.expression:
                 return replace(statement, sources=(earlier.target,), expression=Source(0))
             if any(tile.buffer == earlier.target.buffer for tile in statement.sources):
                 break
