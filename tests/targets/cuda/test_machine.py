@@ -12,6 +12,7 @@ import torch
 import mugraph
 from lower.graphs import attention, rms_norm_linear
 from mugraph.cli import main
+from mugraph.devices import device_for
 from mugraph.errors import InvalidInput, MugraphError, TargetUnavailable
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType
@@ -47,6 +48,10 @@ def test_a_machine_is_that_which_its_record_describes(architecture: str) -> None
     assert recorded_machine(f"cuda:{architecture}", described.parameters) == described
     assert recorded_machine(f"cuda:{architecture}", without_order.parameters) == without_order
     assert recorded_machine(f"cuda:{architecture}", usual_rings.parameters) == usual_rings
+    whole_cache = replace(
+        described, cache_bytes=device_for(f"cuda:{architecture}").shared_cache_bytes
+    )  # of results until 2026-11
+    assert recorded_machine(f"cuda:{architecture}", whole_cache.parameters) == whole_cache
     for name in ("cache_bytes", "bytes_in_flight"):
         with pytest.raises(InvalidInput, match="describes itself"):
             recorded_machine(f"cuda:{architecture}", {**described.parameters, name: 4096})

@@ -71,9 +71,13 @@ class Cuda(NvidiaGpu):
     @classmethod
     def recorded(cls, target: str, parameters: Mapping[str, Any]) -> Cuda:
         """The machine of a target; what it says of itself follows from the name, but that blocks have no order where it names no
-        cache, and that rings are as deep as usual where it names no bytes in flight."""
-        unnamed: dict[str, Any] = {name: 0 for name in _NAMED_IF_KNOWN if name not in parameters}
-        return replace(cls.described(target), **unnamed)
+        cache, or that for a whole one where it names that, and that rings are as deep as usual where it names no bytes in flight.
+        """
+        named: dict[str, Any] = {name: 0 for name in _NAMED_IF_KNOWN if name not in parameters}
+        whole = device_for(target).shared_cache_bytes
+        if parameters.get("cache_bytes") == whole:
+            named["cache_bytes"] = whole
+        return replace(cls.described(target), **named)
 
     @property
     def stand_in(self) -> Cpu:
