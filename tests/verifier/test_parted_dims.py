@@ -111,7 +111,7 @@ def test_exact_outputs_are_those_of_the_whole() -> None:
     """Kind by kind: each with one head, repeated, is what float64 gives for the inputs that candidates are run on."""
     program = heads(shared=3)
     known = float_checks._known(program, 3)
-    made = float_checks._Inputs(program, 3, (), lambda: None, operator_by_operator(program))
+    made = float_checks._Inputs(program, 3, (), lambda: None, operator_by_operator(program), 1e3)
     for kind in float_checks.kinds():
         exact = made.fill(kind, known)
         whole = evaluate_batched(program, [array.astype(np.float64) for array in made.inputs], FloatArithmetic())

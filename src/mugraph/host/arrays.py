@@ -516,10 +516,10 @@ class TorchArrays:
         return made
 
     def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
-        if not tensor.dtype.is_numpys:
+        there = self.torch.from_numpy(np.require(array, requirements=["C", "W"]))
+        if there.dtype is not self.dtypes[tensor.dtype]:  # as of whole numbers, which come as float32
             made = self.allocator(tensor)() if held is None else held
-            return made.copy_(self.torch.from_numpy(np.require(array, requirements="W")))
-        there = self.torch.from_numpy(np.require(array, np.dtype(tensor.dtype.torch_name), ["C", "W"]))
+            return made.copy_(there)
         if held is None or held.data_ptr() != there.data_ptr():
             return there
         if not held.is_inference():  # of which nothing is kept

@@ -218,7 +218,7 @@ _SAMPLED = float(1 << 23)
 """... and otherwise slices that take so much, or as few as `samples.LEAST` along each axis."""
 
 _OF_TABLE = 4
-"""One row in so many, at most, is looked up where the others of a table are not filled again for each kind of inputs."""
+"""One row in so many, at most, is looked up where the others of a table are not filled again for most kinds of inputs."""
 
 _UNEXPLAINED = 10.0
 """What errs this many times as much as any of its operators owes it to something else."""
@@ -269,7 +269,8 @@ def float_check(
     """
     pulse = functools.partial(_look_at_the_clock, math.inf if budget is None else time.monotonic() + budget)
     pulse()
-    known, made = _known(core_of(reference), seed), _Inputs(reference, seed, parts_of(graph), pulse, run)
+    known = _known(core_of(reference), seed)
+    made = _Inputs(reference, seed, parts_of(graph), pulse, run, max(scales, default=1.0))
 
     def alone(graph: Graph, slices: Sequence[Array]) -> Sequence[Array]:
         return operator_by_operator(graph, pulse)(*slices)
@@ -284,6 +285,7 @@ def float_check(
             results = known.parted.outputs(made.results())
         entry = ScaleError(kind.scale, exact.errors(results), None, kind.pattern, exact.compared)
         if kind.standard or entry.exceeds(dtypes):
+            made.fill(kind, known)  # again: kernels that write to their inputs would have the baseline err with them
             own = known.parted.outputs(baseline(*made.inputs) if baseline is not None else exact.outputs_by(alone, made.read))
             exact = exact.beside(made.read, own, results, pulse) if isinstance(exact, Sampled) else exact
             entry = replace(entry, errors=exact.errors(results), baseline=exact.errors(own))
@@ -345,6 +347,8 @@ class _Inputs:
     parts: Sequence[int]
     pulse: Pulse
     run: Runner
+    largest: float
+    """The largest scale: all of a table is filled for that, too, and stands out beside the rows of the kinds that follow."""
     cores: Cores | None = field(init=False)
     tables: dict[int, Rows] = field(default_factory=dict)
     """The rows that are looked up in large tables which nothing else reads, once all of these have been filled: the integers are
@@ -397,8 +401,9 @@ class _Inputs:
 
     def _fill_differing(self, kind: InputKind, known: _Known) -> ExactValues:
         """Fill the inputs where all slices differ, or may."""
-        fill(self.program, self._arrays, kind, self.seed, self.draw, self.tables)
-        self.updates = {number: rows.of(self._arrays[number]) for number, rows in self.tables.items()}
+        tables = NO_TABLES if kind.scale == self.largest else self.tables
+        fill(self.program, self._arrays, kind, self.seed, self.draw, tables)
+        self.updates = {number: rows.of(self._arrays[number]) for number, rows in tables.items()}
         if self.cores is not None:
             self.tables = self.tables or _looked_up(self.cores, self._arrays)
         self._read = known.parted.inputs(self._arrays if self.cores is None else self.cores.inputs(self._arrays))
