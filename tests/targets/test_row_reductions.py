@@ -9,12 +9,15 @@ import pytest
 
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.arithmetic import Array
+from mugraph.lower.lower import launches
+from mugraph.lower.tile_form import Memory
 from mugraph.targets.cpu import Vectors
 from targets.test_cpu import WIDTHS, executable_for, normal_inputs, reference
 
 FP32 = DType.FP32
 SCALE = 0.1875
 """Of scores: products with it are not exact."""
+STORED_AND_COMPARED = r"store_fp32\(x\d[^\n]*\n\s*total0 = vec_max"
 
 
 def row_reductions(rows: int, columns: int, dtype: DType = FP32) -> Graph:
@@ -29,12 +32,15 @@ def row_reductions(rows: int, columns: int, dtype: DType = FP32) -> Graph:
     return kernel.build(kernel.graph_defined(block.build(saved), [x]))
 
 
-def softmax_of_scores(rows: int, columns: int) -> Graph:
-    """Rows of scaled and masked scores, less their maxima from the lowest number on, as exponentials over their sums."""
+def softmax_of_scores(rows: int, columns: int, depth: int = 0) -> Graph:
+    """Rows of scaled and masked scores, less their maxima from the lowest number on, as exponentials over their sums; with a
+    `depth`, scores are a product."""
     kernel = GraphBuilder(Level.KERNEL)
-    operands = [kernel.input(name, (rows, columns), FP32) for name in ("scores", "mask")]
+    factors = {"q": (rows, depth), "k": (depth, columns)} if depth else {"scores": (rows, columns)}
+    operands = [kernel.input(name, shape, FP32) for name, shape in (factors | {"mask": (rows, columns)}).items()]
     block = GraphBuilder(Level.BLOCK, grid=(1,))
-    scores, mask = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(operands))
+    *given, mask = (block.iterator(number, kernel.tensor(value), (None,), None) for number, value in enumerate(operands))
+    scores = block.add("matmul", *given) if depth else given[0]
     shown = block.add("add", mask, block.add("mul", scores, block.constant(SCALE, FP32)))
     largest = block.add("max", shown, dim=1, size=columns, least="lowest")
     made = block.add("exp", block.add("sub", shown, largest))
@@ -86,9 +92,22 @@ def test_the_largest_score_is_found_as_scores_are_stored(vectors: Vectors, rows:
     mask[:, columns // 2 :] = -np.inf
     mask[rows - 1] = -np.inf
     (text,) = executable.sources.values()
-    stored_and_compared = re.search(r"store_fp32\(x\d[^\n]*\n\s*total0 = vec_max", text)
-    assert (stored_and_compared is not None) == (columns >= 4 * vectors.lanes)
+    assert (re.search(STORED_AND_COMPARED, text) is not None) == (columns >= 4 * vectors.lanes)
     inputs: list[Array] = [scores, mask]
     with np.errstate(invalid="ignore"):
         (expected,) = reference(graph, inputs)
     np.testing.assert_allclose(executable(*inputs)[0], expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("vectors", WIDTHS, ids=lambda vectors: f"{vectors.lanes} lanes")
+def test_maxima_are_not_filled_before_scores_in_their_place_are_read(vectors: Vectors) -> None:
+    """The product's scores are read for the last time as they are masked: what comes behind may have their bytes."""
+    graph = softmax_of_scores(33, 197, depth=8)
+    executable, inputs = executable_for(graph, vectors), normal_inputs(graph)
+    places = [
+        [each.offset for each in launch.kernel.buffers if each.memory is Memory.SHARED] for launch in launches(graph).values()
+    ]
+    assert any(len(each) > len({*each}) for each in places), places
+    (text,) = executable.sources.values()
+    assert re.search(STORED_AND_COMPARED, text) is None
+    np.testing.assert_allclose(executable(*inputs)[0], reference(graph, inputs)[0], rtol=1e-5, atol=1e-7)

@@ -6,7 +6,6 @@ every subexpression is computed in the outermost loop where its operands are kno
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Container, Iterator, Sequence
@@ -20,8 +19,8 @@ from mugraph.lower.scalar_expressions import ROUNDED, Apply, Constant, Expressio
 from mugraph.lower.thread_mapping import LoopDim, loops_of
 from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan, Tile
 from mugraph.targets.c_text import literal, number_text, scaled, sum_of
-from mugraph.targets.cpu.read_ahead import LINE_BYTES, place_of, takes_long
-from mugraph.targets.cpu.source import HELD, Writer
+from mugraph.targets.cpu.row_reductions import bounded_reduction, rows_together, vector_reduction
+from mugraph.targets.cpu.source import HELD, UNROLLED, Lanes, Writer
 
 _NEUTRAL = {Combine.SUM: "0.0f", Combine.MAX: "-__builtin_inff()"}
 _COMBINED = {Combine.SUM: "{} + {}", Combine.MAX: "vec_max({}, {})"}
@@ -30,10 +29,6 @@ _PRODUCT = "({0} * {1})"
 _RECIPROCAL = "(1.0f / {0})"
 _LEAST_TURNED = 4
 """Elements along both dimensions from which on a square of them is turned in registers, not gathered one by one."""
-Lanes = int | str
-"""How many lanes of a vector are in use: a number, or a C expression."""
-UNROLLED = 4
-"""Partial results of a vectorised reduction, or vectors reduced side by side: enough to hide the latency of an addition."""
 
 
 def print_loops(writer: Writer, statement: Elementwise | Reduce, bounded: int | None = None) -> None:
@@ -171,7 +166,7 @@ class Nest(Generic[Loops]):
             reduced = self.loops[depth].reduced
             if reduced:
                 self.writer.line(f"vec total = splat({self.neutral});")
-            done = self.rows_together(depth)
+            done = rows_together(self, depth)
             if done < self.loops[depth].size:
                 with self.writer.block(f"for (long i{depth} = {done}; i{depth} < {self.end(depth)}; ++i{depth})"), self.scope():
                     self.level(depth + 1, lanes)
@@ -216,7 +211,7 @@ class Nest(Generic[Loops]):
     def vector_loop(self, depth: int) -> None:
         loop = self.loops[depth]
         if loop.reduced:
-            (self.bounded_reduction if loop.bounded else self.vector_reduction)(depth)
+            (bounded_reduction if loop.bounded else vector_reduction)(self, depth)
             return
         if loop.bounded:
             self.bounded_loop(depth)
@@ -271,99 +266,6 @@ class Nest(Generic[Loops]):
         inside = depth + 2 == len(self.loops) and self.loops[-1].reduced
         nodes = subexpressions(self.expression)
         return inside and not any(isinstance(node, Apply) and self.depth(node) == depth + 1 for node in nodes)
-
-    def rows_together(self, depth: int) -> int:
-        """Reduce as many rows at a time as vectors have lanes, which takes about one shuffle for each, and not one for each
-        halving of a vector. How many rows of the loop at `depth`, around the vector loop, that is done for."""
-        rows, lanes = self.loops[depth], self.lanes
-        inside = depth + 1 == self.vector == len(self.loops) - 1 and self.loops[self.vector].reduced
-        done = rows.size // lanes * lanes
-        if not inside or rows.bounded or self.loops[self.vector].bounded or not done:
-            return 0
-        with self.writer.block(f"for (long first = 0; first < {done}; first += {lanes})"):
-            self.writer.line("vec across[LANES];")
-            with self.writer.block("for (long row = 0; row < LANES; ++row)"), self.scope():
-                self.writer.line(f"const long i{depth} = first + row;")
-                self.define(depth + 1, lanes)
-                self.writer.line(f"across[row] = {self.partial_vectors(depth + 1)};")
-            self.writer.line(f"const long i{depth} = first;")
-            self.store(f"all_{self.combine}(across)", lanes, self.accumulates, rows.strides[0])
-        return done
-
-    def vector_reduction(self, depth: int) -> None:
-        """The reduced dimension is the vector dimension: several partial vectors, then one sum across lanes."""
-        self.folded(self.partial_vectors(depth))
-
-    def partial_vectors(self, depth: int) -> str:
-        """Reduce a row to vectors that add up to its sum, or among which its maximum is; what they are as one."""
-        size, lanes = self.loops[depth].size, self.lanes
-        whole = size // lanes
-        partials = min(UNROLLED, max(whole, 1))
-        for number in range(partials):
-            self.writer.line(f"vec total{number} = splat({self.neutral});")
-        unrolled = whole // partials * partials
-        if unrolled:
-            with self.writer.block(f"for (long i = 0; i < {unrolled * lanes}; i += {partials * lanes})"):
-                self.ask_ahead(depth, partials * lanes)
-                for number in range(partials):
-                    self.partial(depth, number, f"i + {number * lanes}", lanes)
-        for chunk in range(unrolled, whole):
-            self.partial(depth, chunk - unrolled, str(chunk * lanes), lanes)
-        if size > whole * lanes:
-            self.partial(depth, 0, str(whole * lanes), size - whole * lanes)
-        return self.as_one(partials)
-
-    def ask_ahead(self, depth: int, elements: int) -> None:
-        """Ask for what the next block reads where this one reads the next so many elements, if it takes long with them."""
-        if not takes_long(self.expression):
-            return
-        for number, tile in enumerate(self.statement.sources):
-            step = self.writer.ahead.get(place_of(tile), 0)
-            if step and self.loops[depth].strides[number + 1] == 1:
-                start = sum_of([self.address(f"x{number}", number + 1, depth), "i"])
-                for behind in range(step, step + elements, LINE_BYTES // self.writer.dtype(tile).bytes):
-                    self.writer.line(f"__builtin_prefetch({start} + {behind}, 0, 2);")
-
-    def bounded_reduction(self, depth: int) -> None:
-        """The same of what is held: each partial vector has the elements that it has where all are."""
-        whole = self.loops[depth].size // self.lanes
-        partials = min(UNROLLED, max(whole, 1))
-        for number in range(partials):
-            self.writer.line(f"vec total{number} = splat({self.neutral});")
-        self.writer.line("long i = 0;")
-        with self.writer.block(f"for (; i + {partials * self.lanes} <= {HELD}; i += {partials * self.lanes})"):
-            for number in range(partials):
-                self.partial(depth, number, f"i + {number * self.lanes}", self.lanes)
-        for number in range(partials):
-            with self.writer.block(f"if (i < {HELD})"):
-                lanes = f"smaller({HELD} - i, {self.lanes})"
-                if number and number == whole % partials:  # where all are held, the first vector has what whole ones leave
-                    with self.writer.block(f"if (i == {whole * self.lanes})"):
-                        self.partial(depth, 0, "i", lanes)
-                    with self.writer.block("else"):
-                        self.partial(depth, number, "i", lanes)
-                else:
-                    self.partial(depth, number, "i", lanes)
-                self.writer.line(f"i += {self.lanes};")
-        self.folded(self.as_one(partials))
-
-    def as_one(self, partials: int) -> str:
-        """So many partial vectors, combined."""
-        return functools.reduce(self.combined, (f"total{number}" for number in range(partials)))
-
-    def folded(self, partial: str) -> None:
-        """Write the sum or maximum across the lanes of a partial vector to the target."""
-        self.writer.line(f"const vec total = splat(total_{self.combine}({partial}));")
-        self.store("total", 1, self.accumulates)
-
-    def partial(self, depth: int, number: int, position: str, lanes: Lanes) -> None:
-        with self.writer.block(), self.scope():
-            self.writer.line(f"const long i{depth} = {position};")
-            self.define(depth + 1, lanes)
-            value = self.reduced_value(lanes)
-            if lanes != self.lanes:
-                value = f"keep_first({value}, {self.neutral}, {lanes})"
-            self.writer.line(f"total{number} = {self.combined(f'total{number}', value)};")
 
     def finish(self, lanes: Lanes) -> None:
         if self.loops[-1].reduced:

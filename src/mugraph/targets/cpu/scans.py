@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from mugraph.lower.thread_mapping import LoopDim, loops_of, with_integers
 from mugraph.lower.tile_form import Elementwise, Scan, Tile
-from mugraph.targets.cpu.loops import UNROLLED, Nest, vector_cost
-from mugraph.targets.cpu.source import Writer
+from mugraph.targets.cpu.loops import Nest, vector_cost
+from mugraph.targets.cpu.source import UNROLLED, Writer
 
 _COMBINED = {"add": "{} + {}", "mul": "{} * {}"}
 _NEUTRAL = {"add": 0.0, "mul": 1.0}

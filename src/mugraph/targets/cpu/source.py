@@ -12,6 +12,10 @@ from mugraph.targets.c_text import Text, index_terms, sum_of
 
 HELD = "held"
 """The variable that says how many elements there are along a dimension that is bounded."""
+Lanes = int | str
+"""How many lanes of a vector are in use: a number, or a C expression."""
+UNROLLED = 4
+"""Partial results of a vectorised reduction, or vectors reduced side by side: enough to hide the latency of an addition."""
 
 
 @dataclass(frozen=True, slots=True)
