@@ -113,8 +113,8 @@ def shares(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Which rows reach the share of what bounds them that they should, and which do not."""
     told, unknown = list[str](), sum(cpu.share_reached(row) is None for row in rows)
     for bound, what in (("reading", "bound by memory"), ("products", "bound by arithmetic")):
-        of = {_called(row, names): share for row in rows if row.get("bound") == bound and (share := cpu.share_reached(row))}
-        missed = [f"{name} ({share:.3g})" for name, share in of.items() if share < REACHED]
+        of = [(_called(row, names), share) for row in rows if row.get("bound") == bound and (share := cpu.share_reached(row))]
+        missed = [f"{name} ({share:.3g})" for name, share in of if share < REACHED]
         if of:
             reach = f"Of those {what} {len(of) - len(missed)} of {len(of)} reach {REACHED:.0%} of {bound}"
             told.append(f"{reach}; under it: {', '.join(missed)}." if missed else f"{reach}.")

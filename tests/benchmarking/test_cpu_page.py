@@ -63,6 +63,12 @@ def test_cells_that_miss_are_named() -> None:
     )
 
 
+def test_a_case_that_was_measured_twice_counts_twice() -> None:
+    rows = [row(budget=budget, limits={"reading": limit}, bound="reading") for budget, limit in ((15.0, 1e-3), (60.0, 1.9e-3))]
+    said = "Of those bound by memory 1 of 2 reach 90% of reading; under it: rmsnorm 8 fp32 (0.5)."
+    assert cpu_page.shares(rows, NAMES) == said
+
+
 def test_the_latest_record_of_a_case_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = row() | {"seconds": {"eager": 1.0}}
     record = kept(tmp_path / "rivals.json", failed, row(ours=1e-3), row(ours=9e-3), row(wait="passive"), row(threads=1))
