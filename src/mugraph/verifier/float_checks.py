@@ -217,7 +217,7 @@ _WHOLE = float(1 << 25)
 _SAMPLED = float(1 << 23)
 """... and otherwise slices that take so much, or as few as `samples.LEAST` along each axis."""
 
-_OF_TABLE = 4
+_OF_TABLE = 16
 """One row in so many, at most, is looked up where the others of a table are not filled again for most kinds of inputs."""
 
 _UNEXPLAINED = 10.0
