@@ -114,7 +114,7 @@ def test_what_moves_has_all_its_places_in_order() -> None:
     assert re.search(held + r", then shared memory, fp32 from byte \d+, strides", text)
     text = str(placed(GRAPHS["rms norm"](), Cuda.described("cuda:sm_90")))
     assert re.search(held + "$", text, re.MULTILINE)
-    assert re.search(r"%2: .* = input_iterator\(W\).*// device memory, .* then shared memory, 4 slots from byte 0, strides", text)
+    assert re.search(r"%2: .* = input_iterator\(W\).*// device memory, .* then shared memory, 5 slots from byte 0, strides", text)
 
 
 def test_a_tensor_between_kernels_says_its_order_and_its_byte() -> None:

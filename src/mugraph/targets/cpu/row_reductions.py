@@ -4,17 +4,48 @@ rows, as many of these at a time as vectors have lanes."""
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
+from mugraph.lower.scalar_expressions import Expression
+from mugraph.lower.thread_mapping import LoopDim
+from mugraph.lower.tile_form import Combine, Elementwise, Reduce, Scan
 from mugraph.targets.c_text import sum_of
 from mugraph.targets.cpu.read_ahead import LINE_BYTES, place_of, takes_long
-from mugraph.targets.cpu.source import HELD, UNROLLED, Lanes
-
-if TYPE_CHECKING:
-    from mugraph.targets.cpu.loops import Nest
+from mugraph.targets.cpu.source import HELD, UNROLLED, Lanes, Writer
 
 
-def rows_together(nest: Nest[Any], depth: int) -> int:
+class Nest(Protocol):
+    """What is asked of a loop nest that is printed (`mugraph.targets.cpu.loops`)."""
+
+    @property
+    def writer(self) -> Writer: ...
+    @property
+    def statement(self) -> Elementwise | Reduce | Scan: ...
+    @property
+    def loops(self) -> Sequence[LoopDim]: ...
+    @property
+    def vector(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def expression(self) -> Expression: ...
+    @property
+    def combine(self) -> Combine | None: ...
+    @property
+    def accumulates(self) -> bool: ...
+    @property
+    def neutral(self) -> str: ...
+    def scope(self) -> AbstractContextManager[object]: ...
+    def define(self, depth: int, lanes: Lanes) -> None: ...
+    def reduced_value(self, lanes: Lanes) -> str: ...
+    def combined(self, left: str, right: str) -> str: ...
+    def address(self, pointer: str, number: int, depth: int) -> str: ...
+    def store(self, value: str, lanes: Lanes, accumulate: bool, apart: int | None = None) -> None: ...
+
+
+def rows_together(nest: Nest, depth: int) -> int:
     """Reduce as many rows at a time as vectors have lanes, which takes about one shuffle for each, and not one for each
     halving of a vector. How many rows of the loop at `depth`, around the vector loop, that is done for."""
     rows, lanes = nest.loops[depth], nest.lanes
@@ -33,12 +64,12 @@ def rows_together(nest: Nest[Any], depth: int) -> int:
     return done
 
 
-def vector_reduction(nest: Nest[Any], depth: int) -> None:
+def vector_reduction(nest: Nest, depth: int) -> None:
     """The reduced dimension is the vector dimension: several partial vectors, then one sum across lanes."""
     _folded(nest, _partial_vectors(nest, depth))
 
 
-def bounded_reduction(nest: Nest[Any], depth: int) -> None:
+def bounded_reduction(nest: Nest, depth: int) -> None:
     """The same of what is held: each partial vector has the elements that it has where all are."""
     whole = nest.loops[depth].size // nest.lanes
     partials = min(UNROLLED, max(whole, 1))
@@ -62,7 +93,7 @@ def bounded_reduction(nest: Nest[Any], depth: int) -> None:
     _folded(nest, _as_one(nest, partials))
 
 
-def _partial_vectors(nest: Nest[Any], depth: int) -> str:
+def _partial_vectors(nest: Nest, depth: int) -> str:
     """Reduce a row to vectors that add up to its sum, or among which its maximum is; what they are as one."""
     size, lanes = nest.loops[depth].size, nest.lanes
     whole = size // lanes
@@ -82,7 +113,7 @@ def _partial_vectors(nest: Nest[Any], depth: int) -> str:
     return _as_one(nest, partials)
 
 
-def _partial(nest: Nest[Any], depth: int, number: int, position: str, lanes: Lanes) -> None:
+def _partial(nest: Nest, depth: int, number: int, position: str, lanes: Lanes) -> None:
     with nest.writer.block(), nest.scope():
         nest.writer.line(f"const long i{depth} = {position};")
         nest.define(depth + 1, lanes)
@@ -92,18 +123,18 @@ def _partial(nest: Nest[Any], depth: int, number: int, position: str, lanes: Lan
         nest.writer.line(f"total{number} = {nest.combined(f'total{number}', value)};")
 
 
-def _as_one(nest: Nest[Any], partials: int) -> str:
+def _as_one(nest: Nest, partials: int) -> str:
     """So many partial vectors, combined."""
     return functools.reduce(nest.combined, (f"total{number}" for number in range(partials)))
 
 
-def _folded(nest: Nest[Any], partial: str) -> None:
+def _folded(nest: Nest, partial: str) -> None:
     """Write the sum or maximum across the lanes of a partial vector to the target."""
     nest.writer.line(f"const vec total = splat(total_{nest.combine}({partial}));")
     nest.store("total", 1, nest.accumulates)
 
 
-def _ask_ahead(nest: Nest[Any], depth: int, elements: int) -> None:
+def _ask_ahead(nest: Nest, depth: int, elements: int) -> None:
     """Ask for what the next block reads where this one reads the next so many elements, if it takes long with them."""
     if not takes_long(nest.expression):
         return
