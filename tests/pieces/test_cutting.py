@@ -22,6 +22,7 @@ from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.pieces import cutting, data, piece_optimizer, whole_or_pieces
 from mugraph.pieces.cutting import _before_calls, _beside, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
+from mugraph.pieces.piece_outcomes import out_of_time
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import BaselineComparison
 from mugraph.selection import whole_programs
@@ -445,6 +446,13 @@ def test_a_whole_without_a_bound_is_searched_on_where_its_pieces_have_nothing(
     assert divisible == [True, False]
     assert len(without_bound) == 1
     assert not opt.report.search["left_to_pieces"]
+
+
+def test_a_function_whose_time_is_over_before_its_pieces_are_searched_says_so() -> None:
+    """It said that nothing clearly faster was found, as where all was searched."""
+    opt = mugraph.superoptimize(rows, ROWS, budget=1e-4, profile=False, cache="off")
+    assert not opt.found
+    assert [calls.reason for calls in opt.report.coverage.left] == [out_of_time("a muGraph was found")]
 
 
 def test_a_whole_whose_first_kernels_are_proved_is_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:
