@@ -452,6 +452,7 @@ def test_a_function_whose_time_is_over_before_its_pieces_are_searched_says_so() 
     """It said that nothing clearly faster was found, as where all was searched."""
     opt = mugraph.superoptimize(rows, ROWS, budget=1e-4, profile=False, cache="off")
     assert not opt.found
+    assert opt.report.coverage is not None
     assert [calls.reason for calls in opt.report.coverage.left] == [out_of_time("a muGraph was found")]
 
 

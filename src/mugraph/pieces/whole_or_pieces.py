@@ -127,10 +127,10 @@ def _share_of_whole(program: Graph) -> float:
 
 def _out_of_time(whole: Superoptimized) -> Superoptimized:
     """A result whose report says, where it found nothing for want of time, that this is why PyTorch runs the function."""
-    if not whole.found and ran_out(whole.report, len(whole.candidates)):
-        coverage = whole.report.coverage
-        left = tuple(replace(calls, reason=why_nothing(whole.report, len(whole.candidates))) for calls in coverage.left)
-        whole.report = replace(whole.report, coverage=replace(coverage, left=left))
+    report, proved = whole.report, len(whole.candidates)
+    if not whole.found and report.coverage is not None and ran_out(report, proved):
+        left = tuple(replace(calls, reason=why_nothing(report, proved)) for calls in report.coverage.left)
+        whole.report = replace(report, coverage=replace(report.coverage, left=left))
     return whole
 
 
