@@ -77,7 +77,7 @@ def print_row_reduction(text: KernelText, reduction: Reduce) -> None:
     tiles, shape = (row, *reduction.sources), reduction.sources[0].shape
     split, combined = tiles_of(text.kernel, replace(row, shape=shape)), COMBINED[reduction.combine]
     in_memory = {number: tile for number, tile in enumerate(tiles) if not held.holds(tile)}
-    guard = "" if split.bands * split.down * split.warps * ROWS == shape[-2] else f"m < {shape[-2]}"
+    guard = _row_guard(split, shape[-2])
     by_element = any(number and not held.is_of_rows(tile) for number, tile in in_memory.items())
     with text.block():
         for number, tile in in_memory.items():
@@ -109,6 +109,11 @@ _HALVES, _LANES_OF_ROW = 2, (1, 2)
 """Rows of a tile that a lane holds elements of; what the number of a lane is changed by to meet the others of its row."""
 _ROW_PLACE = f"const int m = m0 + {ROWS} * i + lane / 4 + 8 * r;"
 """Declares row r of the lane's in band i."""
+
+
+def _row_guard(split: WarpTiles, rows: int) -> str:
+    """The condition under which row m is one of so many; "" where the warps have no others."""
+    return "" if split.bands * split.down * split.warps * ROWS == rows else f"m < {rows}"
 
 
 @contextmanager
@@ -145,7 +150,8 @@ class _Held:
         if repeated:
             with _each_row(text, split):
                 text.line(_ROW_PLACE)
-                with text.block("" if split.bands * split.down * split.warps * ROWS == rows else f"if (m < {rows})"):
+                guard = _row_guard(split, rows)
+                with text.block(f"if ({guard})" if guard else ""):
                     for number, tile in repeated.items():
                         text.line(f"of_row{number}[i][r] = to_float(*({self.address(number, tile)}));")
 
