@@ -275,6 +275,33 @@ def test_one_answer_for_a_range_of_sizes() -> None:
         optimized(torch.randn(7, 32), W)
 
 
+def test_sizes_that_turn_out_to_vary_have_one_answer() -> None:
+    optimized = mugraph.optimize(norm_linear, dynamic=True, budget=120.0)
+    for size in (4, 3, 4, 8, 1, 5):
+        x = torch.randn(size, 32)
+        close(optimized(x, W), norm_linear(x, W))
+    assert len(optimized.answers) == 2, "the first size, and all others"
+    x = torch.randn(9, 32)
+    close(optimized(x, w=W), norm_linear(x, W))  # beyond twice the largest; here by name, and so a first call of its kind
+    *_, alone = optimized.answers.values()
+    assert isinstance(alone.result, mugraph.Superoptimized)
+    x = torch.randn(40, 32)
+    close(optimized(x, W), norm_linear(x, W))
+    assert len(optimized.answers) == 4, "a larger range"
+    assert torch.equal(optimized(torch.randn(0, 32), W), torch.empty(0, W.shape[1]))
+
+
+def test_a_tensor_that_is_brought_along_may_be_replaced_where_sizes_vary() -> None:
+    linear = nn.Linear(32, 24, bias=False).requires_grad_(False)
+    optimized = mugraph.optimize(lambda x: torch.relu(linear(x)) * 2, dynamic=True, budget=120.0)
+    with torch.inference_mode():
+        for size in (4, 3):
+            optimized(torch.randn(size, 32))
+        linear.weight = nn.Parameter(torch.randn(24, 32), requires_grad=False)
+        x = torch.randn(5, 32)
+        close(optimized(x), torch.relu(linear(x)) * 2)
+
+
 @pytest.mark.parametrize("grad", [True, False])
 def test_one_answer_for_a_range_of_a_function_that_runs_in_pieces(grad: bool) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
@@ -332,7 +359,8 @@ def test_values_that_have_no_hash() -> None:
     ("settings", "error", "words"),
     [
         ({"target": "tpu"}, TargetUnavailable, "unknown target 'tpu'"),
-        ({"dynamic": True}, InvalidInput, "dynamic=True: declare dimensions"),
+        ({"dynamic": "batch"}, InvalidInput, "dynamic='batch': declare dimensions .* or say True"),
+        ({"dynamic": True, "background": True}, InvalidInput, "leave dynamic out"),
         ({"budget": -1.0}, InvalidInput, "budget"),
         ({"max_error": 2.0}, InvalidInput, "max_error|error"),
         ({"space": "small"}, InvalidInput, "SearchSpace"),

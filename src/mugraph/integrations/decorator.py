@@ -17,15 +17,23 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import torch
-from torch.autograd import forward_ad
 
 from mugraph.api import superoptimize
 from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch
 from mugraph.frontend import trace
-from mugraph.frontend.calls.objects import flat, leaves_of
 from mugraph.frontend.calls.pytree import FunctionCalling
 from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
+from mugraph.integrations.kinds_of_calls import (
+    Kind,
+    asks_for_gradients,
+    kind_of_call,
+    modules_of,
+    stands_for_others,
+    surroundings,
+    tensors_of,
+)
+from mugraph.integrations.observed_sizes import ObservedSizes
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import why_nothing
 from mugraph.results.data import Shared
@@ -80,6 +88,7 @@ class Optimized(Shared, Generic[P, R]):
         self._latest: tuple[Superoptimized, Kind] | None = None
         """The result that answered last, and the surroundings that it was optimized in."""
         self._modules = modules_of(fn)
+        self._observed = ObservedSizes()
         self._one_at_a_time = threading.RLock()
         self._attribute = ""
         functools.update_wrapper(self, fn, updated=())
@@ -111,7 +120,9 @@ class Optimized(Shared, Generic[P, R]):
         self._modules = modules_of(self.fn)
         around = surroundings(self._modules)
         try:
-            kind = (around, *kind_of_call(args, kwargs, self.settings.dynamic))
+            if self.settings.dynamic is True and args and kwargs:
+                args, kwargs = _all_by_one(self.fn, args, kwargs)
+            kind, dynamic = self._kind(around, args, kwargs)
         except TypeError:
             self._leave("an argument is neither a tensor nor a value to compare with a later call's")
             return self.fn(*args, **kwargs)
@@ -122,9 +133,9 @@ class Optimized(Shared, Generic[P, R]):
                 if asks_for_gradients(tensors_of((returned,), {})):  # those of something that the function brings along
                     self._leave(_GRADIENTS)
                 else:
-                    self._answer(kind, args, kwargs)
+                    self._answer(kind, args, kwargs, dynamic)
                 return returned  # once is enough: the function may change what it is given
-            answer = self._answer(kind, args, kwargs)
+            answer = self._answer(kind, args, kwargs, dynamic)
         if answer.result is None or answer.reason:
             return self.fn(*args, **kwargs)
         try:
@@ -132,7 +143,7 @@ class Optimized(Shared, Generic[P, R]):
                 return self.fn(*args, **kwargs)
             outputs: R = answer.result(*args, **kwargs)
         except (InvalidInput, ShapeMismatch):
-            if again or self.settings.dynamic:
+            if again or self.settings.declared:
                 raise
             self._latest = None  # the function brings other tensors along than it did
             del self.answers[kind]
@@ -141,27 +152,38 @@ class Optimized(Shared, Generic[P, R]):
             self._latest = answer.result, around
         return outputs
 
-    def _answer(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
+    def _kind(self, around: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Kind, Dynamic]:
+        """The kind of a call, and the dimensions whose sizes do not count in it; raises TypeError for values without a hash."""
+        if self.settings.dynamic is not True:
+            dynamic = self.settings.declared
+            return (around, *kind_of_call(args, kwargs, dynamic)), dynamic
+        alone = (around, *kind_of_call(args, kwargs, {}))
+        if alone in self.answers or not (dynamic := self._observed.dynamic(args, kwargs)):
+            return alone, {}
+        ranges = tuple((argument, *dims.items()) for argument, dims in dynamic.items())
+        return (around, ranges, *kind_of_call(args, kwargs, dynamic)), dynamic
+
+    def _answer(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic) -> Answer:
         with self._one_at_a_time:
             if kind not in self.answers:
-                self.answers[kind] = answer = self._optimized(args, kwargs)
+                self.answers[kind] = answer = self._optimized(args, kwargs, dynamic)
                 if answer.reason:
                     warn_user(f"{self._name} runs as PyTorch runs it: {answer.reason}", LeftToPyTorch)
             return self.answers[kind]
 
-    def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
+    def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic) -> Answer:
         settings = self.settings
         try:
             if settings.target is None:
                 common_target(tensors_of(args, kwargs))  # of tensors on several devices it says which
             example = _example(self.fn, args, kwargs)
-            if dynamic := settings.dynamic:
+            if dynamic:
                 return Answer(superoptimize_dynamic(self.fn, example, dynamic, target=settings.target, **settings.of_all))
             if settings.strict:
                 trace(self.fn, example)  # raises for what is no program
             result = superoptimize(self.fn, example, settings.target, **settings.of_all, **settings.of_functions)
         except MugraphError as error:
-            if settings.strict or (settings.dynamic and isinstance(error, ShapeMismatch)):
+            if settings.strict or (settings.declared and isinstance(error, ShapeMismatch)):
                 raise
             return Answer(reason=f"{type(error).__name__}: {error}")
         except Exception:  # a function must run whatever goes wrong in here
@@ -242,7 +264,7 @@ class Settings:
 
     target: str | None
     budget: float | None
-    dynamic: Dynamic
+    dynamic: Dynamic | bool
     strict: bool
     seed: int | None
     max_error: float
@@ -255,8 +277,8 @@ class Settings:
     background: bool
 
     def __post_init__(self) -> None:
-        if not isinstance(self.dynamic, Mapping):
-            remedy = "declare dimensions by argument, as in {0: {0: Dim('batch', 1, 64)}}"
+        if not isinstance(self.dynamic, (Mapping, bool)):
+            remedy = "declare dimensions by argument, as in {0: {0: Dim('batch', 1, 64)}}, or say True to have them found"
             raise InvalidInput(f"dynamic={self.dynamic!r}: {remedy}")
         PieceOptions.of({**self.of_pieces, "strict": self.strict})
         if self.background and self.dynamic:
@@ -266,6 +288,11 @@ class Settings:
         if self.target is not None:
             object.__setattr__(self, "target", resolved(self.target))
             device_for(self.target)
+
+    @property
+    def declared(self) -> Dynamic:
+        """The dimensions that were declared."""
+        return self.dynamic if isinstance(self.dynamic, Mapping) else {}
 
     @property
     def of_all(self) -> dict[str, Any]:
@@ -287,7 +314,7 @@ class Settings:
 class _Asked(TypedDict, total=False):
     target: str | None
     budget: float | None
-    dynamic: Dynamic | None
+    dynamic: Dynamic | bool | None
     strict: bool
     seed: int | None
     max_error: float
@@ -313,7 +340,7 @@ def optimize(
     *,
     target: str | None = None,
     budget: float | None = 60.0,
-    dynamic: Dynamic | None = None,
+    dynamic: Dynamic | bool | None = None,
     strict: bool = False,
     seed: int | None = None,
     max_error: float = 2**-40,
@@ -329,8 +356,11 @@ def optimize(
 
     The first call with tensors of some shapes and dtypes, and with some other values, takes up to `budget` seconds to optimize
     for them; later ones run what was found. `dynamic` declares dimensions that change, as in `mugraph.superoptimize_dynamic`
-    (`{0: {0: Dim("batch", 1, 64)}}`): one answer then serves all their sizes, and is not timed against PyTorch. `target` is by
-    default that of the tensors: `cpu`, or the GPU that they lie on. The others are as in `mugraph.superoptimize`.
+    (`{0: {0: Dim("batch", 1, 64)}}`): one answer then serves all their sizes, and is not timed against PyTorch as a whole. With
+    `dynamic=True` they are found: the first call is optimized for its sizes, and once others come, so is a range, from 1 to at
+    least twice the largest size so far, of each dimension of an argument that has changed; those that were alike in every call
+    are one. A larger size makes a larger range. `target` is by default that of the tensors: `cpu`, or the GPU that they lie on.
+    The others are as in `mugraph.superoptimize`.
 
     With `background` no call waits: `torch.compile` with our backend runs the function, by PyTorch until its pieces have kernels
     (`mugraph.integrations.background`, whose `graphs()` say what has become of them); `answers` is empty.
@@ -381,6 +411,14 @@ def _nothing(result: Superoptimized) -> str:
     return f"no piece of it runs as kernels ({'; '.join(reasons)})"
 
 
+def _all_by_one(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """A call with all arguments by position, or all by name."""
+    example = _example(fn, args, kwargs)
+    return ((), example) if isinstance(example, dict) else (example, {})
+
+
 def _brings_gradients(result: Found) -> bool:
     """Whether gradients are recorded, and a tensor that the function brings along requires one."""
     if not torch.is_grad_enabled():
@@ -407,68 +445,3 @@ def _example(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     if bound.kwargs:
         raise InvalidInput("arguments that only have a place are beside others that only have a name")
     return bound.args
-
-
-# --- which calls the same kernels answer -------------------------------------------------------------------------------
-
-Kind = tuple[Any, ...]
-_VALUES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""The classes of tensors that hold numbers."""
-
-
-def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Mapping[int | str, Mapping[int, Any]]) -> Kind:
-    """The kind of the arguments: shapes, dtypes, devices and, unless contiguous, strides of tensors; values of everything else.
-
-    Sizes of `dynamic` dimensions, by argument and position, do not count. Raises TypeError for a value without a hash.
-    """
-    positional = (_kind_of(value, dynamic.get(number, {})) for number, value in enumerate(args))
-    named = ((name, _kind_of(kwargs[name], dynamic.get(name, {}))) for name in sorted(kwargs))
-    kind = (*positional, *named)
-    hash(kind)
-    return kind
-
-
-def modules_of(fn: Callable[..., Any]) -> tuple[torch.nn.Module, ...]:
-    """The module that a function is, or is a method of, and all modules in it."""
-    owner = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
-    return tuple(owner.modules()) if isinstance(owner, torch.nn.Module) else ()
-
-
-def surroundings(modules: Sequence[torch.nn.Module]) -> Kind:
-    """What decides besides the arguments which operators PyTorch calls: autocasting, and which modules train."""
-    casts = tuple(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda"))
-    return (*casts, *[module.training for module in modules])
-
-
-def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor]:
-    """The tensors among the arguments, those inside containers too."""
-    if not kwargs and all(type(arg) is torch.Tensor for arg in args):  # the usual call, without a walk
-        return args
-    return [leaf for leaf in leaves_of((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
-
-
-def asks_for_gradients(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether gradients are recorded, and one of the tensors requires one."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-def stands_for_others(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors have no numbers that kernels could read: traced, mapped, with tangents, or of classes of their own."""
-    if torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0:
-        return True
-    return forward_ad._current_level >= 0 or any(type(tensor) not in _VALUES for tensor in tensors)
-
-
-def _kind_of(value: Any, dims: Mapping[int, Any]) -> Any:
-    if isinstance(value, torch.Tensor):
-        free = {position % value.dim() for position in dims} if value.dim() else set()
-        sizes = tuple(None if position in free else size for position, size in enumerate(value.shape))
-        return (sizes, value.dtype, value.device, None if free or value.is_contiguous() else value.stride())
-    if type(value) in (tuple, list):
-        return (type(value), *(_kind_of(part, {}) for part in value))
-    if type(value) is dict:
-        return (dict, *((key, _kind_of(part, {})) for key, part in value.items()))
-    leaves, structure = flat(value)
-    if len(leaves) != 1 or leaves[0] is not value:
-        return (repr(structure), *(_kind_of(leaf, {}) for leaf in leaves))
-    return (type(value), repr(value) if isinstance(value, (float, complex)) else value)  # 0.0 is not -0.0, and NaN is itself

@@ -1,0 +1,73 @@
+"""Which calls the same kernels answer, and which none may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from mugraph.frontend.calls.objects import flat, leaves_of
+
+Kind = tuple[Any, ...]
+_VALUES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""The classes of tensors that hold numbers."""
+
+
+def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Mapping[int | str, Mapping[int, Any]]) -> Kind:
+    """The kind of the arguments: shapes, dtypes, devices and, unless contiguous, strides of tensors; values of everything else.
+
+    Sizes of `dynamic` dimensions, by argument and position, do not count. Raises TypeError for a value without a hash.
+    """
+    positional = (_kind_of(value, dynamic.get(number, {})) for number, value in enumerate(args))
+    named = ((name, _kind_of(kwargs[name], dynamic.get(name, {}))) for name in sorted(kwargs))
+    kind = (*positional, *named)
+    hash(kind)
+    return kind
+
+
+def modules_of(fn: Callable[..., Any]) -> tuple[torch.nn.Module, ...]:
+    """The module that a function is, or is a method of, and all modules in it."""
+    owner = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+    return tuple(owner.modules()) if isinstance(owner, torch.nn.Module) else ()
+
+
+def surroundings(modules: Sequence[torch.nn.Module]) -> Kind:
+    """What decides besides the arguments which operators PyTorch calls: autocasting, and which modules train."""
+    casts = tuple(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda"))
+    return (*casts, *[module.training for module in modules])
+
+
+def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+    """The tensors among the arguments, those inside containers too."""
+    if not kwargs and all(type(arg) is torch.Tensor for arg in args):  # the usual call, without a walk
+        return args
+    return [leaf for leaf in leaves_of((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+
+
+def asks_for_gradients(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether gradients are recorded, and one of the tensors requires one."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def stands_for_others(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors have no numbers that kernels could read: traced, mapped, with tangents, or of classes of their own."""
+    if torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0:
+        return True
+    return forward_ad._current_level >= 0 or any(type(tensor) not in _VALUES for tensor in tensors)
+
+
+def _kind_of(value: Any, dims: Mapping[int, Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        free = {position % value.dim() for position in dims} if value.dim() else set()
+        sizes = tuple(None if position in free else size for position, size in enumerate(value.shape))
+        return (sizes, value.dtype, value.device, None if free or value.is_contiguous() else value.stride())
+    if type(value) in (tuple, list):
+        return (type(value), *(_kind_of(part, {}) for part in value))
+    if type(value) is dict:
+        return (dict, *((key, _kind_of(part, {})) for key, part in value.items()))
+    leaves, structure = flat(value)
+    if len(leaves) != 1 or leaves[0] is not value:
+        return (repr(structure), *(_kind_of(leaf, {}) for leaf in leaves))
+    return (type(value), repr(value) if isinstance(value, (float, complex)) else value)  # 0.0 is not -0.0, and NaN is itself
