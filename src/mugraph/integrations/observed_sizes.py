@@ -28,7 +28,7 @@ class ObservedSizes:
         Dimensions that were alike in every call have one name. Nothing is dynamic in the first call, and in one of a tensor
         without elements, which is forgotten. Tensors in containers count as they are. Raises TypeError for values without a hash.
         """
-        named = {**dict(enumerate(args)), **{name: kwargs[name] for name in sorted(kwargs)}}
+        named: dict[int | str, Any] = {**dict(enumerate(args)), **dict(sorted(kwargs.items()))}
         tensors = {argument: value for argument, value in named.items() if isinstance(value, torch.Tensor)}
         free = {argument: dict.fromkeys(range(tensor.dim())) for argument, tensor in tensors.items()}
         places = [(argument, position) for argument, dims in free.items() for position in dims]
