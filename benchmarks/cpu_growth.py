@@ -8,7 +8,7 @@
 float64 and what a record has are those of `benchmarks/cpu.py`, a process for each case, but for half as many bursts. With
 `--seconds` no case is begun later than that. A case that takes longer than `--limit` ends, and its record says so. Records go to
 `benchmarks/results/cpu-growth.json`, and are made again by other sources alone; `python benchmarks/cpu_page.py` draws them and
-puts them into docs/cpu-target.md.
+puts them into docs/cpu-measured.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/cpu-target.md that records of `cpu.py` and `cpu_growth.py` make, and the plots beside them.
+"""The tables of docs/cpu-measured.md that records of `cpu.py`, `model_rivals.py` and `cpu_growth.py` make, and its plots.
 
     python benchmarks/cpu_page.py            # writes the page's tables and docs/plots/cpu-growth-*.svg anew
     python benchmarks/cpu_page.py --print    # prints them
@@ -17,16 +17,17 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cpu
 import cpu_growth
+import model_rivals
 from cpu import CONTESTANTS, DTYPES, LOST, OURS, PROGRAMS
 from mugraph.frontend.workloads import WORKLOADS
 from plots import lines
 
 ROOT = Path(__file__).parents[1]
-PAGE, PLOTS = ROOT / "docs" / "cpu-target.md", ROOT / "docs" / "plots"
+PAGE, PLOTS = ROOT / "docs" / "cpu-measured.md", ROOT / "docs" / "plots"
 AGAIN = cpu.RESULT.with_name("cpu-rivals-again.json")
 WIDTH = 130
 """Columns of the page."""
@@ -101,12 +102,16 @@ def _table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 def standing(rows: Sequence[Row], names: Sequence[str]) -> str:
     """What rows say together: how they stand beside the best rivals, and which miss the share of what bounds them."""
-    ratios = {_called(row, names): cpu.ratio(row) or 0.0 for row in rows}
+    return textwrap.fill(f"{beside_the_best(rows, names)} {shares(rows, names)}", WIDTH)
+
+
+def beside_the_best(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """How rows stand beside the best rivals, and which are lost."""
+    ratios = {_called(row, names): _ratio(row) for row in rows}
     mean = statistics.geometric_mean(ratios.values())
     lost = [f"{name} ({ratio:.3g})" for name, ratio in ratios.items() if ratio < LOST]
     said = f"{_counted(len(ratios), 'cell')}: {mean:.2f} in the geometric mean, {min(ratios.values()):.2f} at least; "
-    said += f"under {LOST}: {', '.join(lost) or 'none'}."
-    return textwrap.fill(f"{said} {shares(rows, names)}", WIDTH)
+    return f"{said}under {LOST}: {', '.join(lost) or 'none'}."
 
 
 def shares(rows: Sequence[Row], names: Sequence[str]) -> str:
@@ -123,6 +128,10 @@ def shares(rows: Sequence[Row], names: Sequence[str]) -> str:
     return " ".join(told)
 
 
+def _ratio(row: Row) -> float:
+    return cpu.ratio(row) or 0.0
+
+
 def _called(row: Row, names: Sequence[str]) -> str:
     return " ".join(str(row[name]) for name in names)
 
@@ -130,10 +139,24 @@ def _called(row: Row, names: Sequence[str]) -> str:
 # blocks of the page ---------------------------------------------------------------------------------------------------
 
 
+def of_cases(cases: Iterable[str], threads: int) -> list[Row]:
+    """The latest records of cases by so many threads that wait as libraries have it by default."""
+    rows = [row for row in rows_of(cpu.RESULT) if row["case"] in set(cases) and row["threads"] == threads]
+    return latest((row for row in rows if row.get("wait") == "default"), cpu.NAMED)
+
+
+def of_models(threads: int | None = None) -> list[Row]:
+    """The latest records of whole models, those of most threads first: all, or by so many threads that wait by default."""
+    rows = latest(rows_of(model_rivals.RESULT), model_rivals.NAMED)
+    rows = [row for row in rows if threads is None or (row["threads"], row["wait"]) == (threads, "default")]
+    return sorted(
+        rows, key=lambda row: [(-row["threads"], ""), *(_place(row[name]) for name in ("model", "phase", "size", "dtype"))]
+    )
+
+
 def beside_rivals(cases: Iterable[str], threads: int) -> str:
     """Cases by so many threads that wait as libraries have it by default."""
-    rows = [row for row in rows_of(cpu.RESULT) if row["case"] in set(cases) and row["threads"] == threads]
-    rows = latest((row for row in rows if row.get("wait") == "default"), cpu.NAMED)
+    rows = of_cases(cases, threads)
     return f"{grid(rows, ('case', 'batch'), 'dtype')}\n\n{standing(rows, ('case', 'batch', 'dtype'))}" if rows else _NOTHING
 
 
@@ -144,6 +167,35 @@ def measured_again() -> str:
     titles = (*names, "budget, s", "ms", "best rival", "ratio", "reached", "ran")
     lines = [[*(str(row[name]) for name in (*names, "budget")), *_cells(row, True), row.get("ran") or "-"] for row in rows]
     return f"{_table(titles, lines)}\n\n{textwrap.fill(shares(rows, names[:3]), WIDTH)}"
+
+
+def whole_models() -> str:
+    """Steps of whole models: tokens a second of every contestant."""
+    rows, names = of_models(), ("model", "layers", "phase", "size", "dtype", "threads", "wait")
+    if not rows:
+        return _NOTHING
+    lines = []
+    for row in rows:
+        rates = (model_rivals.rate(row, title) for title in CONTESTANTS)
+        cells = ("-" if each is None else f"{each:.3g}" for each in rates)
+        lines.append([*(str(row[name]) for name in names), *cells, _bold(_ratio(row), LOST)])
+    said = textwrap.fill(beside_the_best(rows, ("model", "size", "dtype", "threads")), WIDTH)
+    return f"{_table((*names, *CONTESTANTS, 'ratio'), lines)}\n\n{said}"
+
+
+def summary() -> str:
+    """How each group of cases stands beside the best rivals in each type, with links to the tables of the groups."""
+    titles = ("what", "type", "cells", "geometric mean", "worst cell", f"under {LOST}")
+    lines = []
+    for title, group in GROUPS.items():
+        rows = group.rows()
+        for dtype in DTYPES:
+            if of := [row for row in rows if row["dtype"] == dtype]:
+                ratios, worst = [_ratio(row) for row in of], min(of, key=_ratio)
+                mean, lost = statistics.geometric_mean(ratios), sum(ratio < LOST for ratio in ratios)
+                least = f"{_bold(_ratio(worst), LOST)} {_called(worst, group.names)}"
+                lines.append([f"[{title}](#{group.section})", dtype, str(len(of)), f"{mean:.2f}", least, str(lost)])
+    return _table(titles, lines) if lines else _NOTHING
 
 
 def growth(case: str) -> str:
@@ -211,11 +263,29 @@ _threads = partial(_counted, what="thread")
 
 _NOTHING = "No record is there so far."
 
+
+class Group(NamedTuple):
+    """Cases that the summary has together: their rows, what these are called by, and the section of the page with all of them."""
+
+    rows: Callable[[], list[Row]]
+    names: tuple[str, ...]
+    section: str
+
+
+GROUPS = {
+    "six workloads, two threads": Group(partial(of_cases, WORKLOADS, 2), ("case", "batch"), "the-six-workloads-two-threads"),
+    "other programs, two threads": Group(partial(of_cases, PROGRAMS, 2), ("case", "batch"), "other-programs-two-threads"),
+    "six workloads, one thread": Group(partial(of_cases, WORKLOADS, 1), ("case", "batch"), "the-six-workloads-one-thread"),
+    "whole models, two threads": Group(partial(of_models, 2), ("model", "size"), "whole-models"),
+}
+
 BLOCKS: dict[str, Block] = {
+    "summary": summary,
     "the six workloads, two threads": partial(beside_rivals, WORKLOADS, 2),
     "other programs, two threads": partial(beside_rivals, PROGRAMS, 2),
     "the six workloads, one thread": partial(beside_rivals, WORKLOADS, 1),
     "measured again": measured_again,
+    "whole models": whole_models,
     **{f"growth of {case}": partial(growth, case) for case in cpu_growth.GROWTHS},
 }
 """What the page has of each name between its comments."""

@@ -12,12 +12,18 @@ import pytest
 import cpu
 import cpu_growth
 import cpu_page
+import model_rivals
 
 
 def row(case: str = "rmsnorm", ours: float = 2e-3, rival: float = 3e-3, **other: Any) -> dict[str, Any]:
     seconds = {"mugraph": ours, "eager": 2 * rival, "OpenVINO": rival}
     names = {"case": case, "batch": 8, "dtype": "fp32", "threads": 2, "wait": "default", "budget": 15.0}
     return {**names, "seconds": seconds, "sources": "now", **other}
+
+
+def model(size: int = 128, phase: str = "decode", **other: Any) -> dict[str, Any]:
+    """A step of a model, with the times of a case."""
+    return row(model="llama-1b", phase=phase, size=size, layers=4, **other)
 
 
 def kept(path: Path, *rows: dict[str, Any]) -> Path:
@@ -77,6 +83,40 @@ def test_the_latest_record_of_a_case_counts(tmp_path: Path, monkeypatch: pytest.
     assert table.splitlines()[2:] == ["| rmsnorm | 8 | 1 | 3 OpenVINO | 3.00 | - |"]
     assert said.startswith("1 cell: 3.00")
     assert cpu_page.beside_rivals(["gqa"], 2) == "No record is there so far."
+
+
+def test_the_summary_has_means_and_worst_cells_by_group_and_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(ours=1e-3), row(batch=1, ours=4e-3), row(case="swiglu", dtype="bf16"), row(ours=1e-9, wait="passive")]
+    monkeypatch.setattr(cpu, "RESULT", kept(tmp_path / "rivals.json", *rows))
+    monkeypatch.setattr(
+        model_rivals, "RESULT", kept(tmp_path / "models.json", model(), model(threads=1), model(size=1024, ours=1.5e-3))
+    )
+    assert cpu_page.summary().splitlines()[2:] == [
+        "| [six workloads, two threads](#the-six-workloads-two-threads) | fp32 | 2 | 1.50 | **0.75** rmsnorm 1 | 1 |",
+        "| [other programs, two threads](#other-programs-two-threads) | bf16 | 1 | 1.50 | 1.50 swiglu 8 | 0 |",
+        "| [whole models, two threads](#whole-models) | fp32 | 2 | 1.73 | 1.50 llama-1b 128 | 0 |",
+    ]
+    for record in (cpu, model_rivals):
+        monkeypatch.setattr(record, "RESULT", tmp_path / "nothing.json")
+    assert cpu_page.summary() == cpu_page.whole_models() == "No record is there so far."
+
+
+def test_the_summary_links_to_sections_of_the_page() -> None:
+    heads = [line.lstrip("# ") for line in cpu_page.PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    sections = {head.lower().replace(",", "").replace(" ", "-") for head in heads}
+    assert {group.section for group in cpu_page.GROUPS.values()} <= sections
+
+
+def test_whole_models_have_tokens_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [model(threads=1, wait="passive", ours=4e-3), model(phase="prefill", size=512), model(), model(ours=1.0)]
+    monkeypatch.setattr(model_rivals, "RESULT", kept(tmp_path / "models.json", *found))
+    table, said = cpu_page.whole_models().split("\n\n")
+    assert table.splitlines()[2:] == [
+        "| llama-1b | 4 | decode | 128 | fp32 | 2 | default | 500 | 167 | - | - | 333 | - | 1.50 |",
+        "| llama-1b | 4 | prefill | 512 | fp32 | 2 | default | 2.56e+05 | 8.53e+04 | - | - | 1.71e+05 | - | 1.50 |",
+        "| llama-1b | 4 | decode | 128 | fp32 | 1 | passive | 250 | 167 | - | - | 333 | - | **0.75** |",
+    ]
+    assert said.endswith("under 0.97: llama-1b 128 fp32 1 (0.75).")
 
 
 def test_a_page_has_a_place_for_every_block() -> None:
