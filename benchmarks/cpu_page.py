@@ -157,7 +157,10 @@ def of_models(threads: int | None = None) -> list[Row]:
 def beside_rivals(cases: Iterable[str], threads: int) -> str:
     """Cases by so many threads that wait as libraries have it by default."""
     rows = of_cases(cases, threads)
-    return f"{grid(rows, ('case', 'batch'), 'dtype')}\n\n{standing(rows, ('case', 'batch', 'dtype'))}" if rows else _NOTHING
+    if not rows:
+        return _NOTHING
+    limits = any(cpu.share_reached(row) is not None for row in rows)
+    return f"{grid(rows, ('case', 'batch'), 'dtype', limits=limits)}\n\n{standing(rows, ('case', 'batch', 'dtype'))}"
 
 
 def measured_again() -> str:

@@ -80,8 +80,10 @@ def test_the_latest_record_of_a_case_counts(tmp_path: Path, monkeypatch: pytest.
     record = kept(tmp_path / "rivals.json", failed, row(ours=1e-3), row(ours=9e-3), row(wait="passive"), row(threads=1))
     monkeypatch.setattr(cpu, "RESULT", record)
     table, said = cpu_page.beside_rivals(["rmsnorm"], 2).split("\n\n")
-    assert table.splitlines()[2:] == ["| rmsnorm | 8 | 1 | 3 OpenVINO | 3.00 | - |"]
+    assert table.splitlines()[2:] == ["| rmsnorm | 8 | 1 | 3 OpenVINO | 3.00 |"]
     assert said.startswith("1 cell: 3.00")
+    kept(record, row(limits={"reading": 1.9e-3}, bound="reading"))
+    assert "| rmsnorm | 8 | 2 | 3 OpenVINO | 1.50 | 0.95 reading |" in cpu_page.beside_rivals(["rmsnorm"], 2)
     assert cpu_page.beside_rivals(["gqa"], 2) == "No record is there so far."
 
 
