@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_flatten
 
 from mugraph.frontend.calls.calling import arguments_of
 from mugraph.ir.program import Program
-from mugraph.testing.exact import Fractions, NotRational, Numbers, Reals, Recorded, Unsaid, recorded
+from mugraph.testing.exact import Recorded, recorded
+from mugraph.testing.exact_numbers import Fractions, NotRational, Numbers, Reals, Unsaid
 from mugraph.testing.oracle import agree
 from mugraph.testing.pairs.pair import Pair, Truth
 
