@@ -9,7 +9,7 @@ import pytest
 
 from mugraph.algebra.families import Q_BITS, FieldFamily, _primes_above, _primes_for
 from mugraph.algebra.fields import P_BITS, FieldArithmetic, FieldPair, is_prime
-from mugraph.algebra.modular import WIDE, inverse, matmul, multiply, power_each, square_root, total
+from mugraph.algebra.modular import WIDE, inverse, matmul, multiply, power_each, root_exponent, square_root, total
 from mugraph.errors import InvalidInput
 
 FAMILY = FieldFamily(38, modulus=8 * 3 * 5)
@@ -94,6 +94,18 @@ def test_families_that_are_used_nearly_always_have_fields_to_draw(primes: tuple[
 
 
 # --- arithmetic modulo primes of 51 bits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (0, 2), (3,), (8, 8), (5, 13), (70, 90)])
+def test_wide_roots_are_the_powers_that_python_computes(shape: tuple[int, ...]) -> None:
+    pair, rng = drawn(), np.random.default_rng(1)
+    x = np.asarray(rng.integers(0, pair.p, shape))
+    for mirrored in (False, True):
+        exponent = root_exponent(pair.p, mirrored)
+        for radicands in (x, x.T):
+            found = square_root(radicands, np.array(pair.p), mirrored)
+            assert (found.dtype, found.shape) == (np.int64, radicands.shape)
+            assert found.ravel().tolist() == [pow(each, exponent, pair.p) for each in radicands.ravel().tolist()]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (70, 90)])

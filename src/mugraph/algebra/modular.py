@@ -35,6 +35,8 @@ _WIDE_SUMMANDS = 1 << 12
 _WIDE_SMALL_MATMUL = 1 << 21
 _WIDE_BLOCK = 1 << 14
 _WIDE_LIMB = 17
+_WIDE_FEW = 64
+"""Elements whose powers Python has sooner than NumPy, which takes 0.7 ms for one as for a hundred."""
 _WIDE_INNER = 1 << (53 - 2 * _WIDE_LIMB - 2)
 
 
@@ -149,6 +151,10 @@ def blocks(shape: tuple[int, ...], most: int = _BLOCK) -> Iterator[tuple[int | s
 
 
 def _power(x: Residues, exponent: int, modulus: Residues) -> Residues:
+    """Powers of residues, one exponent for all, 1 or more."""
+    if x.size <= _WIDE_FEW and _is_wide(modulus):
+        number = modulus.item()
+        return np.array([pow(each, exponent, number) for each in x.ravel().tolist()], np.int64).reshape(x.shape)
     result = x
     for bit in bin(exponent)[3:]:
         result = multiply(result, result, modulus)
