@@ -141,17 +141,15 @@ def long_programs() -> Part:
     """What became of random long programs, by their operators."""
     found = _read("long-programs.json")["records"]
     ran = [record for record in found if "byte_share" in record]
-    rows = [
-        _of_long_programs([record for record in ran if first <= record["operators"] < behind])
-        for first, behind in itertools.pairwise(SIZES)
-    ]
+    by_size = ([each for each in ran if first <= each["operators"] < behind] for first, behind in itertools.pairwise(SIZES))
+    rows = [_of_long_programs(together) for together in by_size if together]
     failed = [record["number"] for record in found if record["outcome"] != "right"]
     budgets = sorted({record["budget"] for record in found})
     return {"programs": len(found), "wanted": WANTED, "budgets": budgets, "failed": failed, "rows": rows}
 
 
 def _of_long_programs(found: Sequence[Part]) -> Part:
-    """Programs of about one size together."""
+    """Programs of about one size together, of which there is one at least."""
     operators = [record["operators"] for record in found]
     return {
         "operators": [min(operators), max(operators)],

@@ -15,19 +15,20 @@ Points = Sequence[tuple[float, float]]
 def power_law(points: Points) -> tuple[float, float, float]:
     """(exponent, factor, fit) of the least-squares line through positive points on logarithmic scales.
 
-    `fit` is the share of the variance of the logarithms that the line explains, R squared.
+    `fit` is the share of the variance of the logarithms that the line explains, R squared; 1 where all y are equal, as the
+    line goes through all points then.
     """
     xs, ys = ([math.log(value) for value in side] for side in zip(*points, strict=True))
     middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)
     exponent = sum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True)) / sum((x - middle_x) ** 2 for x in xs)
     residue = sum((y - middle_y - exponent * (x - middle_x)) ** 2 for x, y in zip(xs, ys, strict=True))
-    fit = 1 - residue / sum((y - middle_y) ** 2 for y in ys)
-    return exponent, math.exp(middle_y - exponent * middle_x), fit
+    variance = sum((y - middle_y) ** 2 for y in ys)
+    return exponent, math.exp(middle_y - exponent * middle_x), 1 - residue / variance if variance else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Scales:
-    """Logarithmic scales of both axes: x from `left` to `right`, y from `low` to `high`, which are powers of ten."""
+    """Logarithmic scales of both axes: x from `left` to `right`, y from `low` to `high`, which are two powers of ten."""
 
     left: float
     right: float
@@ -39,11 +40,14 @@ class _Scales:
         """Those that positive points fit on."""
         ends = [function(y for _, y in points) for function in (min, max)]
         low, high = (10 ** rounded(math.log10(end)) for rounded, end in zip((math.floor, math.ceil), ends, strict=True))
+        if low == high:  # all y are one power of ten, which is drawn at the foot of the decade that it begins
+            high = 10 * low
         return cls(min(x for x, _ in points), max(x for x, _ in points), low, high)
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Where a point is, in the units of the picture."""
-        across = (math.log(x) - math.log(self.left)) / (math.log(self.right) - math.log(self.left))
+        wide = math.log(self.right) - math.log(self.left)
+        across = (math.log(x) - math.log(self.left)) / wide if wide else 0.5  # a single x stands in the middle
         up = (math.log(min(max(y, self.low), self.high)) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return MARGIN + across * (WIDTH - 2 * MARGIN), HEIGHT - MARGIN - up * (HEIGHT - 2 * MARGIN)
 
@@ -90,7 +94,7 @@ def scatter(points: Points, curve: Callable[[float], float], x_name: str, y_name
 
 
 def lines(series: Mapping[str, Points], x_name: str, y_name: str) -> str:
-    """An SVG of lines through positive points on logarithmic scales, of two different x at least; a name and points of each."""
+    """An SVG of lines through positive points on logarithmic scales; a name and points of each."""
     scales = _Scales.of([point for points in series.values() for point in points])
     parts = scales.marks(sorted({x for points in series.values() for x, _ in points}))
     for number, (name, points) in enumerate(series.items()):

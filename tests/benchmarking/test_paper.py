@@ -102,6 +102,30 @@ def test_an_ablation_of_the_search_is_shown_where_there_is_one() -> None:
     assert "| 5 | > (1.2) |" in paper.page({**STORED, "search": {**STORED["search"], "ours": [found]}})
 
 
+def test_long_programs_of_a_size_that_no_record_has_are_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = paper._read("long-programs.json")
+    short = [record for record in found["records"] if record.get("operators", 0) < paper.SIZES[1]]
+    monkeypatch.setattr(paper, "_read", lambda name: {**found, "records": short})
+    assert [row["operators"][1] < paper.SIZES[1] for row in paper.long_programs()["rows"]] == [True]
+
+
+PLOTTED = {"one power of ten": [(1, 10.0), (2, 10.0)], "below it": [(1, 3.0), (4, 3.0)], "a single x": [(2, 0.5), (2, 40.0)]}
+
+
+@pytest.mark.parametrize("points", PLOTTED.values(), ids=PLOTTED)
+def test_points_are_drawn_within_the_frame_where_all_are_alike_in_a_number(points: list[tuple[float, float]]) -> None:
+    drawn = (plots.lines({"a": points}, "x", "y"), plots.scatter(points, lambda x: points[0][1], "x", "y", "label"))
+    for picture in drawn:
+        places = [(float(x), float(y)) for x, y in re.findall(r'<circle cx="([^"]+)" cy="([^"]+)"', picture)]
+        assert len(places) == len(points)
+        assert all(plots.MARGIN <= x <= plots.WIDTH - plots.MARGIN for x, _ in places)
+        assert all(plots.MARGIN <= y <= plots.HEIGHT - plots.MARGIN for _, y in places)
+
+
+def test_a_power_law_through_equal_points_is_level_and_explains_them() -> None:
+    assert plots.power_law([(1, 10.0), (2, 10.0), (4, 10.0)]) == pytest.approx((0.0, 10.0, 1.0))
+
+
 def test_bars_are_as_high_as_their_values() -> None:
     heights = re.findall(r'height="([\d.]+)" fill="steelblue"', plots.bars({"a": {"x": 1.0}, "b": {"x": 2.0}}, "y"))
     assert [float(height) for height in heights[:2]] == [130.0, 260.0]
