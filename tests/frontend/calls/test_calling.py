@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -215,6 +216,44 @@ def test_calls_by_position_need_no_binding_while_default_values_are_those_of_the
     chosen.__defaults__[0][0] = 3.0
     with pytest.raises(InvalidInput, match="argument scales"):
         calls[1].flatten((X,), {})
+
+
+def test_keywords_of_a_partial_that_are_changed_in_place_are_others() -> None:
+    def scaled_by(x: torch.Tensor, scale: float = 2.0, **more: float) -> torch.Tensor:
+        return x * scale + sum(more.values())
+
+    def added_to(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x + w
+
+    inner = partial(scaled_by, scale=0.5)
+    vars(inner)["told"] = True  # or those outside of it would be put together with it
+    named, nested, empty = partial(scaled_by, scale=0.5), partial(inner), partial(scaled_by)
+    calls = [trace(each, (X,)) for each in (named, nested, empty)]
+    assert [each.flatten((X,), {})[0] is X for each in calls] == [True, True, True]
+    assert [len(each.plain((X,), {}) or ()) for each in calls] == [1, 1, 1]
+    named.keywords["scale"] = inner.keywords["scale"] = 0.25
+    for each in calls[:2]:
+        assert each.plain((X,), {}) is None
+        with pytest.raises(InvalidInput, match=r"argument scale was 0\.5 when optimized, not 0\.25"):
+            each.flatten((X,), {})
+    named.keywords["scale"] = 0.5
+    assert calls[0].flatten((X,), {})[0] is X
+    del named.keywords["scale"]
+    empty.keywords["shift"] = 1.0
+    with pytest.raises(InvalidInput, match=r"argument scale was 0\.5 when optimized, not 2\.0"):
+        calls[0].flatten((X,), {})
+    with pytest.raises(InvalidInput, match="call with the same arguments as when optimized"):
+        calls[2].flatten((X,), {})
+    shifted = partial(scaled_by, shift=1.0)
+    call = assert_agrees(shifted, X)
+    shifted.keywords["shift"] = 3.0
+    with pytest.raises(InvalidInput, match=r"argument shift was 1\.0 when optimized, not 3\.0"):
+        call.flatten((X,), {})
+    held = partial(added_to, w=Y)
+    traced = trace(held, (X,))
+    assert traced.flatten((X,), {})[1] is Y
+    held.keywords["w"] = X
+    assert traced.flatten((X,), {})[1] is X
 
 
 def test_empty_default_values_that_are_filled_or_replaced_are_others() -> None:

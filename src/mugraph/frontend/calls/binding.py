@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calls.calling import Calling, SignatureRecord, Slot, filled, structure_of
+from mugraph.frontend.calls.captured_tensors import CapturedSource
 from mugraph.frontend.calls.origins import Origin, origins
-from mugraph.frontend.calls.pytree import Arguments, CapturedSource, FunctionCalling, Place, Results, default_of, same_value
+from mugraph.frontend.calls.pytree import Arguments, FunctionCalling, default_of, same_value
+from mugraph.frontend.calls.returned_values import Place, Results
 from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
 from mugraph.ir.graph import Graph
 

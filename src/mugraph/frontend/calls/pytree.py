@@ -1,18 +1,17 @@
 """A PyTorch function's arguments and results as flat lists of tensors, through PyTorch's pytrees.
 
 A program takes the tensors of a call in order and gives its outputs in order. `Arguments` is the one direction, checked against
-the example call's shapes and dtypes; `Results` the other; `Traced` has both beside the program.
+the example call's shapes and dtypes; `Results` (`returned_values.py`) the other; `Traced` has both beside the program.
 """
 
 from __future__ import annotations
 
-import enum
+import functools
 import inspect
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from types import MethodType
 from typing import Any
 
@@ -20,97 +19,18 @@ import numpy as np
 import torch
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.calls.calling import SignatureRecord, Slot, described, selection, unused_name
+from mugraph.errors import InvalidInput
+from mugraph.frontend.calls.calling import SignatureRecord, Slot, described, unused_name
+from mugraph.frontend.calls.captured_tensors import CapturedSource, another_kind, without_gradient
 from mugraph.frontend.calls.objects import flat, has_objects, opened
-from mugraph.frontend.calls.origins import READ_ERRORS, Origin, reader
+from mugraph.frontend.calls.origins import READ_ERRORS, reader
+from mugraph.frontend.calls.returned_values import VALUES, Results
 from mugraph.frontend.calls.saved_constants import SavedConstant, device_beside
 from mugraph.ir.graph import Graph
-from mugraph.support.user_warnings import warn_of_gradient
 
 _NOT_A_TENSOR = object()
-_VALUES = (
-    *(type(None), bool, int, float, complex, str, bytes, Fraction, np.generic, enum.Enum, range, slice, type(...)),
-    *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
-"""Kinds of results that are no tensors and hold none: they were traced, and are given again."""
-_TENSOR = "a tensor of the function"
 _LONGEST = 80
 """Characters of a value that an error shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedSource:
-    """A tensor that a function brings along: a parameter or buffer of a module, or one that it closes over.
-
-    A call gives it as it is now, of the shape and dtype it had when the function was traced. Raises ShapeMismatch where it is
-    of another, InvalidInput where the names that led to it (`origins`) lead to no tensor or no longer to one.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    origins: tuple[Origin, ...]
-    constant: bool = False
-    """Whether it is the same tensor for ever, so that calls with tensors on another device may have a copy there."""
-    computed: bool = False
-    """Whether the function computes it of no tensor, or writes it down: saved results bring its value along."""
-
-    @classmethod
-    def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin], computed: bool = False) -> CapturedSource:
-        """The source of `tensor`, which `origins` lead to; without any, it is this one for ever."""
-        ways = tuple(origins) or (Origin.at(name, tensor),)
-        return cls(name, tuple(tensor.shape), tensor.dtype, ways, constant=not origins, computed=computed and not origins)
-
-    def __call__(self) -> torch.Tensor:
-        """The tensor, without its gradient."""
-        return without_gradient(self.tensor(), _TENSOR)
-
-    def tensor(self) -> torch.Tensor:
-        """The tensor as the function has it."""
-        return self._one_of(map(self._end, self.origins))
-
-    def checked(self, values: Iterator[Any]) -> torch.Tensor:
-        """The tensor without its gradient, where its ways lead to the next of these values."""
-        return without_gradient(self._one_of(values), _TENSOR)
-
-    def _one_of(self, values: Iterator[Any]) -> torch.Tensor:
-        """The value that all ways lead to, in their order."""
-        first, *others = self.origins
-        tensor = next(values)
-        if not isinstance(tensor, torch.Tensor):
-            raise _ended(first)
-        for other in others:
-            value = next(values)
-            if not isinstance(value, torch.Tensor):
-                raise _ended(other)
-            if value is not tensor:
-                raise InvalidInput(
-                    f"{first.name} and {other.name} were one tensor when the function was traced, and are two now; optimize again"
-                )
-        if tensor.shape != self.shape or tensor.dtype is not self.dtype:
-            raise _another_kind(f"tensor {self.name} of the function", tensor, self.shape, self.dtype)
-        return tensor
-
-    @staticmethod
-    def _end(origin: Origin) -> Any:
-        try:
-            return origin.read()
-        except READ_ERRORS:
-            raise _ended(origin) from None
-
-
-def _ended(origin: Origin) -> InvalidInput:
-    return InvalidInput(f"{origin.name} was a tensor when the function was traced, and is none now; optimize again")
-
-
-def without_gradient(tensor: torch.Tensor, what: str) -> torch.Tensor:
-    """The tensor's values alone. Warns (GradientsDropped) where a gradient is asked for that no kernel gives."""
-    if not tensor.requires_grad:
-        return tensor
-    if torch.is_grad_enabled():
-        warn_of_gradient(what)
-    return tensor.detach()
 
 
 def same_value(first: object, second: object) -> bool:
@@ -166,7 +86,7 @@ class ArgumentLeaf:
         if not isinstance(value, torch.Tensor):
             raise InvalidInput(f"argument {self.name} must be a torch tensor, not {type(value).__name__}")
         if tuple(value.shape) != self.shape or value.dtype is not self.dtype:
-            raise _another_kind(f"argument {self.name}", value, self.shape, self.dtype)
+            raise another_kind(f"argument {self.name}", value, self.shape, self.dtype)
         return without_gradient(value, f"argument {self.name}")
 
 
@@ -289,78 +209,6 @@ class _Mark:
     """Stands for the tensor of that number while a call is bound."""
 
     number: int
-
-
-View = Callable[[Any], Any]
-"""Makes of a tensor the view of it that a function returned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One place in what a function returned: a constant, or a tensor, which is the program's output `number`.
-
-    Where its memory is that of another tensor, a call gives it as such: `view` of the program's input `input`, or of what
-    stands at the place `base`, which may also be the very same tensor. `copied` where an equal tensor, but not the same, stands
-    before.
-    """
-
-    constant: Any = None
-    number: int | None = None
-    input: int | None = None
-    base: int | None = None
-    view: View | None = None
-    copied: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """What a function returned: its structure, and what stood at each place."""
-
-    structure: TreeSpec
-    places: tuple[Place, ...]
-    _select: Callable[[Sequence[Any]], Any] | None = field(init=False, repr=False, compare=False)
-    """What `unflatten` does, where the function returns one output of the program or a tuple of them."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_select", _selection(self.structure, self.places))
-
-    def unflatten(self, outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
-        """The outputs where the function has its tensors; `inputs` are those of the call, for results that are one of them."""
-        if self._select is not None:
-            return self._select(outputs)
-        made: dict[int, Any] = {}
-        for index in sorted(range(len(self.places)), key=lambda index: self.places[index].base is not None):
-            made[index] = _made(self.places[index], made, outputs, inputs)
-        return tree_unflatten([made[index] for index in range(len(self.places))], self.structure)
-
-    @property
-    def numbers(self) -> tuple[int | None, ...]:
-        """By place, which output of the program it is; None for constants."""
-        return tuple(place.number for place in self.places)
-
-
-def _selection(structure: TreeSpec, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any] | None:
-    """A selection of the program's outputs, where the function returns one or a tuple of them, and no views or copies."""
-    numbers = [place.number for place in places if place.number is not None and place == Place(number=place.number)]
-    if len(numbers) < len(places):
-        return None
-    if structure.is_leaf():
-        return selection(numbers[0])
-    if structure.type is tuple and all(child.is_leaf() for child in structure.children()):
-        return selection(numbers)
-    return None
-
-
-def _made(place: Place, made: Mapping[int, Any], outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
-    if place.number is None:
-        return place.constant
-    if place.input is not None and inputs:
-        source = inputs[place.input]
-    else:
-        source = outputs[place.number] if place.base is None else made[place.base]
-    if place.view is not None and (place.base is not None or inputs):
-        return place.view(source)
-    return source.clone() if place.copied else source
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,24 +343,12 @@ def _given(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
 
 
-def _another_kind(what: str, tensor: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None) -> ShapeMismatch:
-    has, wanted = f"{tensor.dtype} {list(tensor.shape)}", f"{dtype} {list(shape)}"
-    return ShapeMismatch(f"{what} is {has}, optimized for {wanted}; optimize again for other inputs")
-
-
 def lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
     """Whether a tensor has these strides, but for dimensions of size 1."""
     have = tensor.stride()
     if have == strides:  # which takes a fraction of the time
         return True
     return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, have, strides, strict=True))
-
-
-def check_value(what: str, value: object) -> None:
-    """Raise InvalidInput for a value that may hold tensors where PyTorch's pytree does not find them, or may change."""
-    if not isinstance(value, _VALUES):
-        remedy = "use tensors, numbers, tuples, lists and dicts, or register the class with torch.utils._pytree"
-        raise InvalidInput(f"{what} a {type(value).__name__}, into which PyTorch does not look; {remedy}")
 
 
 def places_of_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -525,11 +361,25 @@ def places_of_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tu
 
 
 def _signature(fn: Callable[..., Any], count: int) -> inspect.Signature:
+    called = fn.forward if isinstance(fn, torch.nn.Module) else fn
     try:
-        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+        return _with_keywords(inspect.signature(called), called)
     except (TypeError, ValueError):  # functions written in C have none
         kind = inspect.Parameter.POSITIONAL_ONLY
         return inspect.Signature([inspect.Parameter(f"argument{position}", kind) for position in range(count)])
+
+
+def _with_keywords(signature: inspect.Signature, called: Callable[..., Any]) -> inspect.Signature:
+    """With what a `functools.partial` gives its function by `**` as default arguments, which inspect leaves out."""
+    keywords: dict[str, Any] = {}
+    while isinstance(called, functools.partial):
+        keywords, called = {**called.keywords, **keywords}, called.func
+    parameters = list(signature.parameters.values())
+    if not (keywords and parameters) or parameters[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+        return signature
+    kind = inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(name, kind, default=value) for name, value in keywords.items() if name not in signature.parameters]
+    return signature.replace(parameters=[*parameters[:-1], *more, parameters[-1]])
 
 
 def default_of(fn: Callable[..., Any], name: str) -> Any:
@@ -540,12 +390,15 @@ def default_of(fn: Callable[..., Any], name: str) -> Any:
 
 def _is_unchanging(value: object) -> bool:
     """Whether nobody can put anything else into a value."""
-    return isinstance(value, _VALUES) or (type(value) is tuple and all(map(_is_unchanging, value)))
+    return isinstance(value, VALUES) or (type(value) is tuple and all(map(_is_unchanging, value)))
 
 
 def _defaults(fn: Callable[..., Any]) -> tuple[Any, ...]:
-    """The default arguments of a function in Python, or of a module's or an object's method."""
+    """The default arguments of a function in Python, or of a module's or an object's method, and before them what a
+    `functools.partial` brings along: its keywords are a dict, which may be changed in place."""
     called = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    if isinstance(called, functools.partial):
+        return (called.func, *called.args, *called.keywords, *called.keywords.values(), *_defaults(called.func))
     function = called.__func__ if isinstance(called, MethodType) else called
     named = getattr(function, "__kwdefaults__", None) or {}
     return (*(getattr(function, "__defaults__", None) or ()), *named.values())

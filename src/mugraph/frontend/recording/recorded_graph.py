@@ -19,7 +19,8 @@ from torch.export.graph_signature import OutputKind
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.calls.calling import SignatureRecord, filled
 from mugraph.frontend.calls.objects import flat
-from mugraph.frontend.calls.pytree import FunctionCalling, Place, Results, check_value
+from mugraph.frontend.calls.pytree import FunctionCalling
+from mugraph.frontend.calls.returned_values import Place, Results, check_value
 from mugraph.frontend.calls.saved_constants import ConstantsBeside, SavedConstant
 from mugraph.frontend.operators.conversion import CHECKS
 from mugraph.frontend.operators.torch_casts import name_of

@@ -15,7 +15,7 @@ from torch import fx
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calls.objects import ObjectKind, flat
-from mugraph.frontend.calls.pytree import Place, Results, View, check_value
+from mugraph.frontend.calls.returned_values import Place, Results, View, check_value
 from mugraph.frontend.calls.structures import Container, Structure
 from mugraph.frontend.rewriting.graph_passes import viewed
 

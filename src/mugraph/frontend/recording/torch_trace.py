@@ -21,8 +21,10 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from mugraph.errors import InvalidInput, NotAProgram, UnsupportedOperator
 from mugraph.frontend.calls.calling import unused_name
+from mugraph.frontend.calls.captured_tensors import CapturedSource
 from mugraph.frontend.calls.origins import origins
-from mugraph.frontend.calls.pytree import Arguments, CapturedSource, Results, Traced
+from mugraph.frontend.calls.pytree import Arguments, Traced
+from mugraph.frontend.calls.returned_values import Results
 from mugraph.frontend.operators.aten import ROWS
 from mugraph.frontend.operators.choices import is_negative_zero
 from mugraph.frontend.operators.conversion import Signature, convert, only_chosen_or_compared
