@@ -114,6 +114,24 @@ def test_optimize_json_has_the_contract_keys_and_nothing_else_on_stdout(capsys: 
     assert record["max_relative_error"] < 1e-5
 
 
+def test_as_many_are_compiled_and_proved_as_are_asked_for(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, proved in (([], 1), (["--candidates", "2"], 2), (["--candidates", "2", "--compiled", "1"], 1)):
+        assert main(["optimize", f"{program}:norm_linear", "--no-profile", "--json", *words]) == 0
+        assert json.loads(capsys.readouterr().out)["candidates"] == proved
+
+
+def test_numbers_of_what_is_searched_do_not_go_with_a_graph(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.mugraph").write_text("")
+    for option in ("--candidates", "--compiled"):
+        words = ["optimize", f"{program}:norm_linear", "--graph", str(tmp_path / "own.mugraph")]
+        assert main([*words, option, "2"]) == 2
+        assert f"leave out {option}" in error_line(capsys)
+        assert main(["optimize", f"{program}:norm_linear", option, "0"]) == 2
+        assert f"'{option}'" in error_line(capsys)
+
+
 @pytest.mark.slow
 def test_optimize_times_torch_eager_and_compile(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "rmsnorm", "--size", "small", "--json"]) == 0

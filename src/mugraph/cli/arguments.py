@@ -46,6 +46,14 @@ Evidence = Annotated[
         help="What kernels are kept for: a proof with a bound on its error, or also agreement in tests without one.",
     ),
 ]
+Compiled = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Compile at most so many muGraphs, the first by predicted time (default: 16)."),
+]
+Candidates = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Prove at most so many muGraphs, the fastest (default: 3; with --no-profile 1)."),
+]
 MaxError = Annotated[
     float,
     typer.Option(metavar="P", show_default="2^-40", help="Largest probability that a wrong result passes verification."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -16,6 +16,8 @@ from mugraph.cli.arguments import (
     BlockOperators,
     Budget,
     Cache,
+    Candidates,
+    Compiled,
     Dtype,
     Evidence,
     Grids,
@@ -34,6 +36,7 @@ from mugraph.cli.arguments import (
 
 if TYPE_CHECKING:
     from mugraph.search import SearchSpace
+    from mugraph.selection.proposals import Engine
     from mugraph.selection.qualification import Evidence as KindOfEvidence
     from mugraph.support.progress import ProgressCallback
 
@@ -47,6 +50,16 @@ class _Settings(TypedDict):
     max_error: float
     evidence: KindOfEvidence
     baselines: bool
+
+
+class _Wanted(TypedDict):
+    """What is searched, and how much of what is found is compiled and proved."""
+
+    search: Engine
+    space: SearchSpace
+    compiled: int | None
+    candidates: int | None
+    constants: Sequence[str]
 
 
 def optimize(
@@ -82,6 +95,8 @@ def optimize(
         list[str] | None, typer.Option(metavar="NAME", help="An input that is the same in most calls: it may be kept packed.")
     ] = None,
     workers: Workers = "1",
+    compiled: Compiled = None,
+    candidates: Candidates = None,
     cache: Cache = None,
     traceback: Traceback = False,
 ) -> int:
@@ -112,11 +127,13 @@ def optimize(
                 baselines=not no_profile,
             )
             if written is not None:
-                _refuse_limits(space, search, workers, cache, constant)
+                numbers = {"--compiled": compiled, "--candidates": candidates}
+                _refuse_limits(space, search, workers, cache, constant, numbers)
                 opt = optimize_graph(written, *given, **settings)
             else:
                 engine, named = engine_of(search), constant or ()
-                opt = superoptimize(*given, search=engine, space=space, workers=number, cache=cache, constants=named, **settings)
+                wanted = _Wanted(search=engine, space=space, compiled=compiled, candidates=candidates, constants=named)
+                opt = superoptimize(*given, workers=number, cache=cache, **wanted, **settings)
             opt.origin.update(subject.origin)
             if output is not None:
                 opt.save(output)
@@ -159,12 +176,20 @@ def _text_of(file: Path) -> str:
         raise InvalidInput(f"{file} is not UTF-8 text; give the file of a muGraph's text") from None
 
 
-def _refuse_limits(space: SearchSpace, search: str, workers: str, cache: str | None, constants: Sequence[str] | None) -> None:
+def _refuse_limits(
+    space: SearchSpace,
+    search: str,
+    workers: str,
+    cache: str | None,
+    constants: Sequence[str] | None,
+    numbers: Mapping[str, int | None],
+) -> None:
     """Raise InvalidInput where a muGraph is given beside what would have been searched."""
     from mugraph.errors import InvalidInput
 
     given = {"limits of a space": bool(space), "--search": search != "closure", "--workers": workers != "1"}
     given |= {"--cache": cache is not None, "--constant": bool(constants)}
+    given |= {option: number is not None for option, number in numbers.items()}
     for option, is_given in given.items():
         if is_given:
             raise InvalidInput(f"--graph gives the muGraph, and nothing is searched: leave out {option}")
