@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,10 @@ from mugraph.targets.cuda.emulator import toolchain
 os.environ["MUGRAPH_CACHE"] = "off"
 
 TESTS = Path(__file__).parent
-WHOLE_PATHS = ("first_hour", "frontend", "integrations", "pieces", "sizes", "test_api.py", "test_docs.py")
+WHOLE_PATHS = (
+    *("first_hour", "frontend", "integrations", "pieces", "sizes"),
+    *("test_api.py", "test_docs.py", "test_documented_commands.py"),
+)
 """Folders and files with tests of what is done with results, from the search to the call."""
 FEW_COMPILED = 4
 LITTLE_OPTIMIZED = "-O1"
@@ -107,6 +111,22 @@ def _few_are_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "_OPTIMIZATION", LITTLE_OPTIMIZED)
         patch.setattr(qualification, "_COMPILED", FEW_COMPILED)
+        yield
+
+
+@pytest.fixture(scope="module")
+def first_found() -> Iterator[None]:
+    """By day, searches of a module's tests end with what they find first that keeps the range of numbers, as those that have a
+    budget begin: for tests of what is done with results, whichever these are. At night they look for more, as users' do."""
+    if settings.get_current_profile_name() == "fresh":
+        yield
+        return
+    from mugraph.search.tasks import ANY_GAIN
+    from mugraph.selection import whole_programs
+    from mugraph.selection.proposals import Inquiry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole_programs, "Inquiry", partial(Inquiry, least_gain=ANY_GAIN))
         yield
 
 

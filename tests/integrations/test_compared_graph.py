@@ -23,6 +23,8 @@ from mugraph.integrations.graph_sizes import SizedGraph
 from mugraph.integrations.torch_compile import compilations
 from mugraph.runtime.benchmarking import duel
 
+pytestmark = pytest.mark.usefixtures("first_found")
+
 Run = Callable[..., Any]
 ALL: dict[str, Any] = {"budget": 300.0, "keep": "all", "strict": True}
 

@@ -19,6 +19,8 @@ from mugraph.sizes.capacities import AtCapacity
 
 from .networks import Decoder
 
+pytestmark = pytest.mark.usefixtures("first_found")
+
 ALL: dict[str, Any] = {"budget": 120.0, "keep": "all", "strict": True}
 
 

@@ -19,6 +19,8 @@ from mugraph.integrations import covered_graph, graph_sizes
 from mugraph.integrations.graph_sizes import _shares
 from mugraph.integrations.torch_compile import compilations
 
+pytestmark = pytest.mark.usefixtures("first_found")
+
 Function = Callable[..., Any]
 SHAPES = [(2, 2), (2, 3), (3, 2), (7, 5), (5, 7), (4, 16), (16, 4), (13, 20), (2, 61)]
 

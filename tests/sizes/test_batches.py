@@ -38,6 +38,8 @@ FUNCTIONS = """
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.usefixtures("first_found")
+
 WEIGHT = torch.randn(16, 16, generator=torch.Generator().manual_seed(5))
 
 
