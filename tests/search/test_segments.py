@@ -86,7 +86,7 @@ LONG = {"squares": squares(40), "chain": chain(300), "diamonds": diamonds(150), 
 @pytest.mark.parametrize("name", LONG)
 def test_long_programs_have_kernels(name: str) -> None:
     program = LONG[name]
-    result = search(program, CPU, budget=60, options=Options(max_kernels=1))
+    result = search(program, CPU, budget=30, options=Options(max_kernels=1))
     assert result.candidates
     for candidate in result.candidates[:2]:
         check(candidate.graph, None)
