@@ -116,7 +116,7 @@ def test_labels_and_loads_are_kept() -> None:
         ("matmul fp16 (", "matmul fp17 (", "line 14, column 37: expected a type"),
         ('"sqrt({0})"(#0)', '"sqrt"', '"sqrt" is no number'),
         ("outputs y", "output y", "expected outputs"),
-        ("shared[64]", "nowhere[64]", "expected device, shared or registers"),
+        ("shared[64]", "nowhere[64]", "expected device, shared, registers or rows"),
         ("| 64, 1]", "| 64, 1]^(1, 2)", "a swizzle has three numbers"),
     ],
 )

@@ -33,7 +33,18 @@ from mugraph.lower.thread_mapping import (
     rows_together,
     run_along_k,
 )
-from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.tile_form import (
+    Buffer,
+    Elementwise,
+    Kernel,
+    Matmul,
+    Memory,
+    Reduce,
+    Statement,
+    Tile,
+    reads_target,
+    touches_registers,
+)
 from mugraph.lower.traffic import NONE, Traffic, traffic_of
 from mugraph.lower.warp_accesses import (
     fragment_places,
@@ -80,7 +91,7 @@ def accesses_of(kernel: Kernel, statement: Statement) -> Iterator[Accesses]:
             yield Accesses(laid_out, lambda laid: _reduction_traffic(kernel, _relaid(statement, laid)))
         case Elementwise() if reduction_of(kernel, statement) is not None:
             yield Accesses((statement.target,), lambda laid: _stores_of_results(kernel, replace(statement, target=laid[0])))
-        case Elementwise() if any(kernel.buffer(tile.buffer).memory is Memory.REGISTERS for tile in laid_out):
+        case Elementwise() if touches_registers(kernel, statement):
             together = stored_together(statement.target, kernel.buffer(statement.target.buffer))
             yield Accesses((statement.target,), lambda laid: _fragment_traffic(kernel.buffer(laid[0].buffer), laid[0], together))
             for tile in statement.sources:
@@ -135,7 +146,7 @@ def _vector_result_traffic(buffer: Buffer, tile: Tile, tall: int) -> Traffic:
 @lru_cache(maxsize=1 << 12)
 def _fragment_traffic(buffer: Buffer, tile: Tile, run: int = 1) -> Traffic:
     """Lanes take the elements they hold of the target one by one, or `run` neighbours at once."""
-    if buffer.memory is Memory.REGISTERS:
+    if buffer.memory.in_registers:
         return NONE
     return traffic_of(buffer, tile, fragment_places(tile.shape, tile.strides, run), run)
 

@@ -23,6 +23,7 @@ from mugraph.lower.order import first_conflict
 from mugraph.lower.parts_of_panels import can_take_parts
 from mugraph.lower.producer_warps import can_have_producer
 from mugraph.lower.register_reductions import keeps_results, reduction_into, reduction_of, starts_every_lane
+from mugraph.lower.register_rows import may_hold_rows
 from mugraph.lower.register_scores import can_take_left, holds_whole_rows
 from mugraph.lower.scalar_expressions import Constant, Source, subexpressions
 from mugraph.lower.staging import arrival, panels_of_iteration, slots
@@ -89,6 +90,11 @@ def _statement_rules(kernel: Kernel, statement: Statement) -> Iterator[tuple[str
         yield f"{tile.buffer} is swizzled, which only whole buffers in shared memory are", not _may_be_swizzled(kernel, tile)
         held = kernel.buffer(tile.buffer).memory is Memory.REGISTERS
         yield f"{tile.buffer} is a sum in registers, which only products add to", held and not _may_hold(kernel, statement, tile)
+        rows = kernel.buffer(tile.buffer).memory is Memory.ROWS
+        yield (
+            f"{tile.buffer} has numbers of rows in registers, which only lanes that hold these know",
+            rows and not may_hold_rows(kernel, tile.buffer),
+        )
     if isinstance(statement, Matmul) and statement.dequantized is not None:
         yield (
             "its factor is not made of packed rows for groups of k",

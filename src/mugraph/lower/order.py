@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.lower.register_reductions import reduces_fragments
 from mugraph.lower.thread_mapping import addresses, elementwise_share, reduction_share
-from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target, touches_registers
 
 
 def by_depth(kernel: Kernel) -> Kernel:
@@ -98,13 +98,13 @@ def _access(kernel: Kernel, statement: Statement, tile: Tile, written: bool) -> 
     owners = _owners(kernel, statement, tile)
     if buffer.memory is Memory.SHARED:
         return _Access(Memory.SHARED, buffer.offset, buffer.offset + buffer.bytes, written, owners)
-    return _Access(Memory.REGISTERS if buffer.memory is Memory.REGISTERS else buffer.name, 0, 1, written, owners)
+    return _Access(Memory.REGISTERS if buffer.memory.in_registers else buffer.name, 0, 1, written, owners)
 
 
 def _owners(kernel: Kernel, statement: Statement, tile: Tile) -> tuple[object, ...] | None:
     """Which elements of a tile which thread touches; None where several threads touch one, or it is not said."""
     match statement:
-        case Elementwise() if not _touches_registers(kernel, statement):
+        case Elementwise() if not touches_registers(kernel, statement):
             return addresses(elementwise_share(kernel, statement), tile, (statement.target, *statement.sources).index(tile))
         case Reduce() if reduces_fragments(kernel, statement):
             return None
@@ -115,8 +115,3 @@ def _owners(kernel: Kernel, statement: Statement, tile: Tile) -> tuple[object, .
             if share.in_one_turn(kernel.threads):
                 return addresses(share, tile, (statement.target, *statement.sources).index(tile))
     return None
-
-
-def _touches_registers(kernel: Kernel, statement: Elementwise) -> bool:
-    """Whether the fragments of matrix units, not runs of elements, decide which thread touches what."""
-    return any(kernel.buffer(tile.buffer).memory is Memory.REGISTERS for tile in (statement.target, *statement.sources))

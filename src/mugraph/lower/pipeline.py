@@ -24,6 +24,7 @@ from mugraph.lower.parallel import with_parallel_products, with_parallel_reducti
 from mugraph.lower.parts_of_panels import with_parts
 from mugraph.lower.producer_warps import with_producer
 from mugraph.lower.register_reductions import with_reductions_in_loop, with_register_reductions
+from mugraph.lower.register_rows import with_register_rows
 from mugraph.lower.register_scores import with_register_scores
 from mugraph.lower.register_sums import with_epilogues, with_register_sums
 from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
@@ -154,9 +155,20 @@ def _register_scores(kernel: Kernel, block: Block) -> Kernel:
     held = with_register_scores(kernel) if block.passes.thread_graphs else kernel
     if held is kernel:
         return kernel
-    finished, other = (functools.reduce(lambda made, step: step.run(made, block), _PLACING, start) for start in (held, kernel))
+    steps = (_REGISTER_ROWS, *_PLACING)
+    finished, other = (functools.reduce(lambda made, step: step.run(made, block), steps, start) for start in (held, kernel))
     fits = finished.shared_bytes <= block.shared_bytes
     return held if fits and not _is_worse(finished, other, _beside_copies) else kernel
+
+
+def _register_rows(kernel: Kernel, block: Block) -> Kernel:
+    """The kernel with the numbers that its blocks have for each row of scores in registers, unless that makes it worse in the
+    end."""
+    held = with_register_rows(kernel)
+    if held == kernel:
+        return kernel
+    finished, other = (functools.reduce(lambda made, step: step.run(made, block), _PLACING, start) for start in (held, kernel))
+    return kernel if _is_worse(finished, other, _beside_copies) else held
 
 
 def _beside_copies(kernel: Kernel) -> int:
@@ -355,6 +367,8 @@ TILE_PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
 )
 """Those that say nothing of threads and memory, by name: what a target takes that decides about these by itself."""
 
+_REGISTER_ROWS = Pass("register-rows", _register_rows)
+
 _SHARED_OUT = (
     Pass("threads", lambda kernel, block: replace(kernel, threads=block_threads(kernel))),
     Pass("reductions-in-loop", lambda kernel, block: with_reductions_in_loop(kernel)),
@@ -363,6 +377,7 @@ _SHARED_OUT = (
     Pass("register-sums", lambda kernel, block: with_register_sums(kernel)),
     Pass("epilogues", _epilogues),
     Pass("register-scores", _register_scores),
+    _REGISTER_ROWS,
     Pass("register-reductions", lambda kernel, block: with_register_reductions(kernel)),
     *_PLACING,
 )

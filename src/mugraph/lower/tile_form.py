@@ -37,12 +37,19 @@ class Memory(StrEnum):
     """Where a buffer lives: device memory, the memory one block shares (a cache-resident scratch on a CPU), or registers.
 
     A buffer in registers is a sum of products, each warp holding the fragments of it that its matrix unit adds to, or what a loop
-    reduces to, each thread holding what it found for one result (`register_reductions.py`).
+    reduces to, each thread holding what it found for one result (`register_reductions.py`). One of `ROWS` has a number for each
+    row of such fragments, which all lanes that hold some of the row have (`register_rows.py`).
     """
 
     DEVICE = "device"
     SHARED = "shared"
     REGISTERS = "registers"
+    ROWS = "rows"
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether threads have elements of it to themselves."""
+        return self in (Memory.REGISTERS, Memory.ROWS)
 
 
 class Combine(StrEnum):
@@ -314,6 +321,11 @@ def reads_target(statement: Statement) -> bool:
             return False
         case Reduce() | Matmul():
             return statement.accumulate
+
+
+def touches_registers(kernel: Kernel, statement: Statement) -> bool:
+    """Whether fragments of matrix units, or rows of these, and not runs of elements, decide which thread touches what."""
+    return any(kernel.buffer(tile.buffer).memory.in_registers for tile in (statement.target, *statement.sources))
 
 
 def with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statement:

@@ -307,7 +307,7 @@ class _Parser(Cursor):
         name = self.expect("name", "the name of a buffer").text
         self.punctuation(":")
         dtype = self._dtype()
-        memory = Memory(self.expect("name", "device, shared or registers", set(Memory)).text)
+        memory = Memory(self.expect("name", "device, shared, registers or rows", set(Memory)).text)
         (elements,) = self.listed("[", self.integer, "]")
         return Buffer(name, memory, dtype, elements, self.integer() if self.accept("at") else 0)
 

@@ -17,12 +17,12 @@ from mugraph.devices.products import COLUMNS, ROWS, WARP
 from mugraph.ir.graph import Shape
 from mugraph.lower import tiles
 from mugraph.lower.bulk_copies import row_elements
-from mugraph.lower.fragments import WarpTiles, holds_rows, on_matrix_units, split_of, takes_left_from_registers
+from mugraph.lower.fragments import WarpTiles, holds_rows, on_matrix_units, split_of
 from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.memory import lifetimes
 from mugraph.lower.panels import elements_of
 from mugraph.lower.register_reductions import reduction_into
-from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile
+from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile, touches_registers
 
 GROUP = 4
 """Warps of a group."""
@@ -52,8 +52,8 @@ def with_warp_groups(kernel: Kernel, fewest_rows: int = 1) -> Kernel:
         return kernel
     products = [s for s in kernel.statements if isinstance(s, Matmul)]
     streamed = {s: panels for s in products if s.target.shape[-2] >= fewest_rows and (panels := _panels(kernel, s)) is not None}
-    if any(_touches_registers(kernel, s) and s not in streamed for s in products):
-        streamed = {product: panels for product, panels in streamed.items() if not _touches_registers(kernel, product)}
+    if any(touches_registers(kernel, s) and s not in streamed for s in products):
+        streamed = {product: panels for product, panels in streamed.items() if not touches_registers(kernel, product)}
     if not streamed:
         return kernel
 
@@ -174,7 +174,7 @@ def _panels(kernel: Kernel, product: Matmul) -> Panels | None:
     panels, split = product.panels, group_tiles(product.target.shape, kernel.threads)
     if panels is None or panels.right is None or split is None or product.tf32 or not on_matrix_units(product):
         return None
-    if _touches_registers(kernel, product) and holds_rows(kernel) and split.panels > 1:
+    if touches_registers(kernel, product) and holds_rows(kernel) and split.panels > 1:
         return None
     depth, columns = panels.right.shape[-2:]
     along = columns_first(panels.right)
@@ -208,12 +208,8 @@ def _is_held(kernel: Kernel, tile: Tile) -> bool:
 def grouped_alike(kernel: Kernel) -> bool:
     """Whether groups multiply all products that have a target or a left factor in registers, or none of them: what lies there is
     shared out in one way."""
-    held = (s for s in kernel.statements if isinstance(s, Matmul) and _touches_registers(kernel, s))
+    held = (s for s in kernel.statements if isinstance(s, Matmul) and touches_registers(kernel, s))
     return len({product.panels is not None and product.panels.grouped for product in held}) < 2
-
-
-def _touches_registers(kernel: Kernel, product: Matmul) -> bool:
-    return _is_held(kernel, product.target) or takes_left_from_registers(kernel, product)
 
 
 def others_read(kernel: Kernel, buffer: str) -> bool:

@@ -210,7 +210,7 @@ def _block_comments(launch: Launched) -> dict[int, str]:
 
 def _tile_text(kernel: Kernel, tile: Tile) -> str:
     buffer = kernel.buffer(tile.buffer)
-    if buffer.memory is Memory.REGISTERS:
+    if buffer.memory.in_registers:
         return f"{buffer.dtype} in registers"
     strides = _strides_text(tile.strides)
     if buffer.memory is Memory.DEVICE:

@@ -113,7 +113,7 @@ def candidate_row(number: int, candidate: Candidate, runs: bool) -> CandidateRow
 def buffer_rows(opt: Result) -> dict[int, tuple[BufferRow, ...]]:
     """The buffers that the blocks of each kernel have, as they were lowered, by the kernel's node."""
     shared = "the worker's scratch memory" if opt.target == "cpu" else "shared memory"
-    words = {Memory.SHARED: shared, Memory.REGISTERS: "registers"}
+    words = {Memory.SHARED: shared, Memory.REGISTERS: "registers", Memory.ROWS: "registers"}
     found: dict[int, tuple[BufferRow, ...]] = {}
     for index, launch in opt.executable.placement.launches.items():
         if isinstance(launch.kernel, Kernel):

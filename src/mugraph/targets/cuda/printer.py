@@ -15,14 +15,15 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.lower import tiles
 from mugraph.lower.fragments import on_matrix_units, takes_left_from_registers
 from mugraph.lower.register_reductions import reduces_fragments, reduction_of
+from mugraph.lower.register_rows import works_on_rows
 from mugraph.lower.staging import arrival
 from mugraph.lower.tensor_maps import tensor_maps
-from mugraph.lower.tile_form import Bands, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
+from mugraph.lower.tile_form import Bands, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement, touches_registers
 from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.async_pipeline import MAP_NAME, write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction, print_results
 from mugraph.targets.cuda.matrix_units import write_last_wait, write_matrix_product, write_sums_of_parts
-from mugraph.targets.cuda.register_accumulators import declare_held_sums, print_held, print_row_reduction, touches_registers
+from mugraph.targets.cuda.register_accumulators import declare_held, print_held, print_row_reduction, print_rows
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.cuda.vector_units import write_vector_product
 
@@ -49,7 +50,7 @@ def _print_kernel(kernel: Kernel) -> str:
         if kernel.chained:
             text.line("griddepcontrol_wait();")
             text.line("griddepcontrol_launch_dependents();")
-        declare_held_sums(text)
+        declare_held(text)
         write_ring(text)
         body, after = len(kernel.before), len(kernel.before) + len(kernel.body)
         _print_part(text, kernel.before, 0)
@@ -133,7 +134,9 @@ def _print_part(text: KernelText, statements: Sequence[Statement], first: int) -
                 _print_product(text, statement)
             case Elementwise() if (reduction := reduction_of(text.kernel, statement)) is not None:
                 print_results(text, statement, reduction)
-            case Elementwise() if touches_registers(text, statement):
+            case Elementwise() if works_on_rows(text.kernel, statement):
+                print_rows(text, statement)
+            case Elementwise() if touches_registers(text.kernel, statement):
                 print_held(text, statement)
             case Elementwise():
                 print_elementwise(text, statement)

@@ -1,4 +1,5 @@
-"""Sums in registers outside of products: started, rescaled, reduced, copied out, each lane working on the elements it holds."""
+"""Sums in registers outside of products: started, rescaled, reduced, copied out, each lane working on the elements it holds, and
+on the numbers of their rows."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from mugraph.devices.products import ROWS
 from mugraph.lower.fragments import WarpTiles, holds_rows, loaded_together, stored_together
 from mugraph.lower.parts_of_panels import parted_products
 from mugraph.lower.register_reductions import reduction_into
-from mugraph.lower.tile_form import Elementwise, Memory, Reduce, Tile
+from mugraph.lower.register_rows import numbers_of, rows_of
+from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Memory, Reduce, Tile
+from mugraph.lower.tiles import with_unit_dimensions
 from mugraph.lower.warp_groups import tiles_of
 from mugraph.targets.c_text import scaled
 from mugraph.targets.cuda.loops import COMBINED
@@ -26,9 +29,9 @@ from mugraph.targets.cuda.source import KernelText, write_expression
 from mugraph.targets.cuda.source import number as number_text
 
 
-def declare_held_sums(text: KernelText) -> None:
-    """Declare the fragments of every buffer in registers, or a thread's part of what a reduction finds; sums of which warps have
-    parts start from 0 in each."""
+def declare_held(text: KernelText) -> None:
+    """Declare the fragments of every buffer in registers, the numbers of their rows, or a thread's part of what a reduction
+    finds; sums of which warps have parts start from 0 in each."""
     for buffer in text.kernel.buffers:
         if reduction_into(text.kernel, buffer.name) is not None:
             text.line(f"float {buffer.name};")
@@ -37,11 +40,16 @@ def declare_held_sums(text: KernelText) -> None:
             split = tiles_of(text.kernel, next(tiles))
             start = " = {}" if any(product.target.buffer == buffer.name for product in parted_products(text.kernel)) else ""
             text.line(f"float {buffer.name}[{split.down}][{split.across}][4]{start};")
+        elif buffer.memory is Memory.ROWS:
+            text.line(f"float {buffer.name}[{_split_of_numbers(text.kernel, buffer.name).down}][{_HALVES}];")
 
 
-def touches_registers(text: KernelText, statement: Elementwise) -> bool:
-    """Whether a statement reads or writes sums in registers."""
-    return any(map(_Held(text).holds, (statement.target, *statement.sources)))
+def _split_of_numbers(kernel: Kernel, name: str) -> WarpTiles:
+    """How warps share out the rows of which a buffer has numbers."""
+    uses = (numbers_of(s, tile) for s in kernel.statements for tile in (s.target, *s.sources) if tile.buffer == name)
+    split = next((split for use in uses if use is not None and (split := rows_of(kernel, use.shape)) is not None), None)
+    assert split is not None
+    return split
 
 
 def print_held(text: KernelText, statement: Elementwise) -> None:
@@ -50,7 +58,7 @@ def print_held(text: KernelText, statement: Elementwise) -> None:
     tiles = (statement.target, *statement.sources)
     split = tiles_of(text.kernel, statement.target)
     rows, columns = statement.target.shape[-2:]
-    in_memory = [number for number, tile in enumerate(tiles) if not held.holds(tile)]
+    in_memory = [number for number, tile in enumerate(tiles) if held.in_memory(tile)]
     guarded = not covers(split, statement.target) and any(not held.is_of_rows(tiles[number]) for number in in_memory)
     with text.block():
         for number in in_memory:
@@ -70,13 +78,37 @@ def print_held(text: KernelText, statement: Elementwise) -> None:
                     held.store(statement.target, value, together)
 
 
+def print_rows(text: KernelText, statement: Elementwise) -> None:
+    """Write a statement on numbers of rows that lanes hold: all four lanes of a row compute it, and the first stores what lies in
+    memory."""
+    held, shape = _Held(text), statement.target.shape
+    target, *sources = tiles = [with_unit_dimensions(tile, shape) for tile in (statement.target, *statement.sources)]
+    split, rows = rows_of(text.kernel, shape[:-1]), shape[-2]
+    assert split is not None
+    in_memory = {number: tile for number, tile in enumerate(tiles) if held.in_memory(tile)}
+    guard = _row_guard(split, rows) if in_memory else ""
+    with text.block():
+        for number, tile in in_memory.items():
+            text.pointer(f"x{number}", tile, written=number == 0)
+        with text.block(f"if (warp < {split.busy})"):
+            if in_memory:
+                held.write_rows(split, rows, in_memory)
+            with _each_row(text, split):
+                if in_memory:
+                    text.line(_ROW_PLACE)
+                with text.block(f"if ({guard})" if guard else ""):
+                    numbers = [held.number(number, tile) for number, tile in enumerate(sources, 1)]
+                    value = write_expression(text, statement.expression, numbers)
+                    held.store_number(target, value, "lane % 4 == 0", statement.combine)
+
+
 def print_row_reduction(text: KernelText, reduction: Reduce) -> None:
-    """Write a reduction of rows that lanes hold, four lanes a row; the first of these stores the result."""
+    """Write a reduction of rows that lanes hold, four lanes a row; the first of these stores the result, or all keep it."""
     held, target = _Held(text), reduction.target
     row = replace(target, shape=(*target.shape, 1), strides=(*target.strides, 0))
     tiles, shape = (row, *reduction.sources), reduction.sources[0].shape
     split, combined = tiles_of(text.kernel, replace(row, shape=shape)), COMBINED[reduction.combine]
-    in_memory = {number: tile for number, tile in enumerate(tiles) if not held.holds(tile)}
+    in_memory = {number: tile for number, tile in enumerate(tiles) if held.in_memory(tile)}
     guard = _row_guard(split, shape[-2])
     by_element = any(number and not held.is_of_rows(tile) for number, tile in in_memory.items())
     with text.block():
@@ -98,11 +130,10 @@ def print_row_reduction(text: KernelText, reduction: Reduce) -> None:
             with _each_row(text, split):
                 for lanes in _LANES_OF_ROW:
                     text.line(f"total[i][r] = {combined.format('total[i][r]', f'shfl_xor(total[i][r], {lanes})')};")
-                text.line(_ROW_PLACE)
-                with text.block("if (" + " && ".join(["lane % 4 == 0", *([guard] if guard else [])]) + ")"):
-                    address = held.address(0, row)
-                    total = combined.format(f"to_float(*({address}))", "total[i][r]") if reduction.accumulate else "total[i][r]"
-                    text.line(f"*({address}) = from_float<{text.dtype(target)}_t>({total});")
+                if held.in_memory(row):
+                    text.line(_ROW_PLACE)
+                stores = " && ".join(["lane % 4 == 0", *([guard] if guard else [])])
+                held.store_number(row, "total[i][r]", stores, reduction.combine if reduction.accumulate else None)
 
 
 _HALVES, _LANES_OF_ROW = 2, (1, 2)
@@ -134,6 +165,9 @@ class _Held:
 
     def holds(self, tile: Tile) -> bool:
         return self.text.buffer(tile).memory is Memory.REGISTERS
+
+    def in_memory(self, tile: Tile) -> bool:
+        return not self.text.buffer(tile).memory.in_registers
 
     def address(self, number: int, tile: Tile) -> str:
         terms = [f"x{number}_batch", scaled(tile.strides[-2], "m"), scaled(tile.strides[-1], "n")]
@@ -168,10 +202,29 @@ class _Held:
         with self.text.block(f"if (h % {together} == {together - 1})"):
             self.text.line(f"store_run<{dtype}_t, {together}>({address} - {together - 1}, y);")
 
+    def store_number(self, target: Tile, value: str, stores: str, combine: Combine | None) -> None:
+        """Write the number of row i, r of the target, or combine it with the one that is there; in memory by the lane that
+        `stores`, a condition."""
+        if self.in_memory(target):
+            address = self.address(0, target)
+            place, old = f"*({address})", f"to_float(*({address}))"
+            written = f"from_float<{self.text.dtype(target)}_t>({{}})"
+        else:
+            place = old = f"{target.buffer}[i][r]"
+            written, stores = "{}", ""
+        with self.text.block(f"if ({stores})" if stores else ""):
+            self.text.line(f"{place} = {written.format(value if combine is None else COMBINED[combine].format(old, value))};")
+
+    def number(self, number: int, tile: Tile) -> str:
+        """The text of the number of row i, r of a source."""
+        return f"of_row{number}[i][r]" if self.in_memory(tile) else f"{tile.buffer}[i][r]"
+
     def element(self, number: int, tile: Tile) -> str:
         """The text of element h of a fragment of a source; with the first of two neighbours that lie together, load both."""
         if self.holds(tile):
             return f"{tile.buffer}[i][j][h]"
+        if not self.in_memory(tile):
+            return f"{tile.buffer}[i][h / 2]"
         if self.is_of_rows(tile):
             return f"of_row{number}[i][h / 2]"
         if not self.comes_in_pairs(tile):
@@ -181,12 +234,12 @@ class _Held:
         return f"pair{number}[h % 2]"
 
     def is_of_rows(self, tile: Tile) -> bool:
-        """Whether a source in memory repeats along rows that warps hold as a whole: each lane loads it once."""
+        """Whether a source repeats along rows that warps hold as a whole: of what lies in memory each lane loads it once."""
         return tile.strides[-1] == 0 and holds_rows(self.text.kernel)
 
     def comes_in_pairs(self, tile: Tile) -> bool:
         """Whether a lane loads two elements of a source at once."""
-        return not self.holds(tile) and loaded_together(tile, self.text.buffer(tile)) > 1
+        return self.in_memory(tile) and loaded_together(tile, self.text.buffer(tile)) > 1
 
     def declare_pairs(self, sources: Mapping[int, Tile]) -> None:
         """Declare registers for two neighbours of each source that has such."""
