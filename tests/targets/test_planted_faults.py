@@ -43,7 +43,7 @@ def test_there_is_a_place_for_every_kind_of_fault(graph: Graph, missing: set[str
     kernels = [launch.kernel for launch in on.lower(graph).values()]
     text = on.print(kernels)[SOURCE_NAME]
     planted = list(plants(kernels, text))
-    assert {plant.kind for plant in planted} == {"barrier", "wait", "mask", "layout", "swizzle", "overlap"} - missing
+    assert {plant.kind for plant in planted} == {"barrier", "wait", "mask", "layout", "shuffle", "swizzle", "overlap"} - missing
     assert text not in {plant.text for plant in planted}
 
 
@@ -80,4 +80,4 @@ def test_planted_faults_in_the_workloads_are_noticed(name: str, dtype: DType) ->
     assert {"barrier", "mask"} <= trials.keys()
     tried, unnoticed = (sum(kind.tried for kind in trials.values()), sum(len(kind.unnoticed) for kind in trials.values()))
     assert unnoticed <= 0.1 * tried
-    assert all(not trials[kind].unnoticed for kind in trials.keys() & {"wait", "mask", "layout"})
+    assert all(not trials[kind].unnoticed for kind in trials.keys() & {"wait", "mask", "layout", "shuffle"})

@@ -105,6 +105,8 @@ def plants(kernels: Sequence[Kernel], text: str) -> Iterator[Plant]:
         yield Plant("overlap", f"{second} where {first} lies", _placed_alike(text, first, second))
 
 
+_KEPT = r"(?:\s*total\[[^;]*;)*\s*\{\s*\w+\[i\]\[r\] = "
+"""What stands behind a shuffle whose result every lane keeps for itself."""
 _REMOVED = (
     ("barrier", r"__syncthreads\(\);", ""),
     ("wait", r"cp_async_wait<\d+>\(\);", ""),
@@ -118,7 +120,9 @@ _REMOVED = (
     ("mask", r"if \(m < \d+\)", ""),
     ("mask", r"if \(wanted < \d+( && [^)]*)?\)", ""),
     ("mask", r"if \(lane % 4 == 0 && m < \d+\)", "if (lane % 4 == 0)"),
-    ("shuffle", r"total\[i\]\[r\] = total\[i\]\[r\] \+ shfl_xor\(total\[i\]\[r\], \d\);", ""),
+    ("shuffle", r"(total(?:\[i\]\[r\])?) = \1 \+ shfl_xor\(\1, \d+\);", ""),
+    # A maximum that one lane stores may be that of its own elements alone: it is the one that all others use, too.
+    ("shuffle", r"total\[i\]\[r\] = max\(total\[i\]\[r\], shfl_xor\(total\[i\]\[r\], \d\)\);(?=" + _KEPT + ")", ""),
     ("lanes", r"(fragment_of_sums<\w+>\([^;]*), (\w+\[\w\]\[[^;]*?\]), ([^;]*)\);", r"\1, \3, \2);"),
     ("mask", r"e = thread; e < (\d+);", r"e = thread; e < \1 + blockDim.x;"),
 )
