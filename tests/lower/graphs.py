@@ -49,11 +49,12 @@ def attention(
     grid: int = 2,
     flat: bool = False,
     masked: bool = False,
+    bounded: bool = False,
 ) -> Graph:
     """Attention with a running maximum over a loop over keys, the queries' scaling inside the loop but invariant in it.
 
     With `flat` the sums of the weights are kept without their last dimension. With `masked` a tensor [2, queries, keys] is
-    added to the scores.
+    added to the scores. With `bounded` maxima are finite where all scores are -inf.
     """
     kernel = GraphBuilder(Level.KERNEL)
     names = [kernel.input(name, (2, size, width), dtype) for name, size in (("Q", queries), ("K", keys), ("V", keys))]
@@ -65,7 +66,8 @@ def attention(
     if masked:
         names.append(kernel.input("M", (2, queries, keys), dtype))
         scores = block.add("add", scores, block.iterator(3, kernel.tensor(names[3]), (0,), 2))
-    largest = block.add("max", scores, dim=2, size=keys // loop)
+    least = {"least": "lowest"} if bounded else {}
+    largest = block.add("max", scores, dim=2, size=keys // loop, **least)
     weights = block.add("exp", block.add("sub", scores, largest))
     summed, shift = block.add("sum", weights, dim=2, size=keys // loop), largest
     if flat:
