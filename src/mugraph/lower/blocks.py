@@ -21,6 +21,7 @@ from mugraph.lower.exponents import LOWEST, least_made, least_of
 from mugraph.lower.phases import ACCUMULATORS, Phase, phases
 from mugraph.lower.scalar_expressions import (
     MAXIMUM,
+    RESCALED,
     Apply,
     Constant,
     Expression,
@@ -490,7 +491,7 @@ class _BlockLowering:
         accumulator = self.filled(node.output.shape, 0.0, self.label)
         factors = self.running_maximum(shift)
         sources = (accumulator, factors.old_factor, self.tile(term), factors.new_factor)
-        expression = Apply("({0} * {1} + {2} * {3})", tuple(Source(number) for number in range(4)))
+        expression = Apply(RESCALED, tuple(Source(number) for number in range(4)))
         self.write(Phase.BODY, _Place(accumulator), _Computed(sources, expression))
         self.values[Value(index)] = accumulator
 

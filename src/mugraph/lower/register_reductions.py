@@ -14,7 +14,7 @@ import math
 from dataclasses import replace
 
 from mugraph.lower.scalar_expressions import Constant, Source
-from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Memory, Reduce, Statement, Tile, reads_target, touching
 from mugraph.lower.tiles import row_major, same_elements, same_sizes, with_unit_dimensions
 
 
@@ -73,9 +73,9 @@ def _start(kernel: Kernel, statement: Statement) -> Constant | None:
     else None."""
     if not isinstance(statement, Reduce | Elementwise) or not reads_target(statement) or statement.combine is None:
         return None
-    buffer, fills = kernel.buffer(statement.target.buffer), _touching(kernel.before, statement.target.buffer)
+    buffer, fills = kernel.buffer(statement.target.buffer), touching(kernel.before, statement.target.buffer)
     whole = math.prod(statement.target.shape) == buffer.elements and buffer.memory is Memory.SHARED
-    if not whole or len(fills) != 1 or _touching(kernel.body, buffer.name) != [statement]:
+    if not whole or len(fills) != 1 or touching(kernel.body, buffer.name) != [statement]:
         return None
     (fill,) = fills
     start = fill.expression if isinstance(fill, Elementwise) and fill.combine is None else None
@@ -87,12 +87,12 @@ def _start(kernel: Kernel, statement: Statement) -> Constant | None:
 def _reduced_term(kernel: Kernel, reduction: Reduce) -> Elementwise | None:
     """What the loop accumulates in all that a reduction behind it takes, and nothing else reads; None where that is not so."""
     source, target = reduction.sources[0] if len(reduction.sources) == 1 else reduction.target, reduction.target
-    users = [user for user in _touching((*kernel.body, *kernel.after), source.buffer) if user != reduction]
+    users = [user for user in touching((*kernel.body, *kernel.after), source.buffer) if user != reduction]
     term = users[0] if len(users) == 1 and users[0] in kernel.body else None
     if not isinstance(term, Elementwise) or term.combine is not reduction.combine or _start(kernel, term) is None:
         return None
     alike = same_sizes(term.target.shape, source.shape) and same_elements(with_unit_dimensions(term.target, source.shape), source)
-    fresh = _touching(kernel.statements, target.buffer)[0] == reduction and not reads_target(reduction)
+    fresh = touching(kernel.statements, target.buffer)[0] == reduction and not reads_target(reduction)
     memories = {kernel.buffer(tile.buffer).memory for tile in term.sources}
     whole = math.prod(target.shape) == kernel.buffer(target.buffer).elements and not any(target.start.parts)
     shared = whole and kernel.buffer(target.buffer).memory is Memory.SHARED and Memory.REGISTERS not in memories
@@ -121,7 +121,7 @@ def _reduction_to_parts(kernel: Kernel, statement: Reduce) -> Reduce | None:
     if statement.expression != Source(0) or len(statement.sources) != 1:
         return None
     (source,) = statement.sources
-    makers = [user for user in _touching(kernel.statements, source.buffer) if user != statement]
+    makers = [user for user in touching(kernel.statements, source.buffer) if user != statement]
     maker = makers[0] if len(makers) == 1 and makers[0] in kernel.body else None
     if not isinstance(maker, Reduce) or maker.accumulate or maker.combine is not statement.combine or maker.target != source:
         return None
@@ -153,7 +153,3 @@ def _in_registers(kernel: Kernel, reduction: Reduce, start: Constant) -> Kernel:
         body=tuple(replace(s, target=held) if s == reduction else s for s in kernel.body),
         after=(Elementwise(target, (held,), Source(0)), *kernel.after),
     )
-
-
-def _touching(statements: tuple[Statement, ...], name: str) -> list[Statement]:
-    return [s for s in statements if name in {tile.buffer for tile in (s.target, *s.sources)}]

@@ -29,6 +29,7 @@ from mugraph.lower.tile_form import (
     Reduce,
     Statement,
     Tile,
+    touching,
     with_tiles,
 )
 from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
@@ -56,7 +57,7 @@ def works_on_rows(kernel: Kernel, statement: Statement) -> bool:
 
 def may_hold_rows(kernel: Kernel, name: str) -> bool:
     """Whether lanes that hold rows of fragments can run all statements that touch a buffer, each with its own rows' numbers."""
-    users = _users(kernel, name)
+    users = touching(kernel.statements, name)
     numbers = [numbers_of(statement, tile) for statement in users for tile in _tiles(statement) if tile.buffer == name]
     return (
         all(_runs_by_rows(kernel, statement, name) for statement in users)
@@ -118,10 +119,6 @@ def _held_left_factors(kernel: Kernel) -> list[Tile]:
 
 def _tiles(statement: Statement) -> tuple[Tile, ...]:
     return (statement.target, *statement.sources)
-
-
-def _users(kernel: Kernel, name: str) -> list[Statement]:
-    return [s for s in kernel.statements if any(tile.buffer == name for tile in _tiles(s))]
 
 
 def _of_rows(kernel: Kernel, shape: Shape) -> Kernel:

@@ -20,8 +20,9 @@ from mugraph.devices.products import DEPTH, ROWS, WARP
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower.fragments import on_matrix_units, row_bands, takes_left_from_registers
+from mugraph.lower.rescaled_sums import with_rescaled_sums
 from mugraph.lower.scalar_expressions import Source
-from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target, touching
 from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
 from mugraph.lower.warp_groups import held_registers, tiles_of
 
@@ -38,7 +39,7 @@ def with_register_scores(kernel: Kernel) -> Kernel:
     """The kernel with the left factors of its products in registers, as far as each warp can hold whole rows of them."""
     for product in kernel.statements:
         if isinstance(product, Matmul) and not takes_left_from_registers(kernel, product) and (found := _scores(kernel, product)):
-            held = found.in_registers()
+            held = with_rescaled_sums(found.in_registers())
             kernel = held if held_registers(held) <= _MOST_REGISTERS else kernel
     return kernel
 
@@ -113,7 +114,7 @@ class _Scores:
 
     def users(self, name: str) -> list[Statement]:
         """All statements that touch a buffer, in their order."""
-        return [s for s in self.kernel.statements if any(tile.buffer == name for tile in (s.target, *s.sources))]
+        return touching(self.kernel.statements, name)
 
     def may_move(self, name: str) -> bool:
         """Whether a buffer is the block's own, of just these elements."""

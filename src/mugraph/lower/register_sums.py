@@ -12,7 +12,7 @@ from dataclasses import replace
 from mugraph.devices.products import WARP
 from mugraph.lower.fragments import stays_in_registers
 from mugraph.lower.scalar_expressions import Constant, Source
-from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, with_tiles
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, touching, with_tiles
 from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
 from mugraph.lower.warp_groups import held_registers
 
@@ -23,7 +23,7 @@ _MOST_REGISTERS = 64
 def with_register_sums(kernel: Kernel) -> Kernel:
     """The kernel with every accumulator that qualifies in registers, copied out after the loop."""
     for buffer in kernel.buffers:
-        if buffer.memory is Memory.SHARED and all(map(_is_zero_fill, _touching(kernel.before, buffer))):
+        if buffer.memory is Memory.SHARED and all(map(_is_zero_fill, touching(kernel.before, buffer.name))):
             target = _summed(kernel, buffer)
             if target is not None:
                 kernel = _in_registers(kernel, buffer, target)
@@ -91,7 +91,7 @@ def _readers(kernel: Kernel, writer: Statement, part: tuple[Statement, ...]) -> 
     """
     later = part[part.index(writer) + 1 :]
     found: dict[Statement, Elementwise] = {}
-    for statement in _touching(kernel.statements, kernel.buffer(writer.target.buffer)):
+    for statement in touching(kernel.statements, writer.target.buffer):
         if statement != writer:
             alike = _alike(statement, writer.target) if statement in later else None
             if alike is None:
@@ -119,7 +119,7 @@ def _alike(statement: Statement, tile: Tile) -> Elementwise | None:
 def _summed(kernel: Kernel, buffer: Buffer) -> Tile | None:
     """The tile of an accumulator that products on matrix units, and nothing else, add to inside the loop."""
     products: list[Matmul] = []
-    for statement in _touching(kernel.body, buffer):
+    for statement in touching(kernel.body, buffer.name):
         adds = isinstance(statement, Matmul) and statement.accumulate and buffer.name not in _read(statement)
         if not adds or not isinstance(statement, Matmul) or not stays_in_registers(statement, kernel.threads // WARP):
             return None
@@ -130,7 +130,7 @@ def _summed(kernel: Kernel, buffer: Buffer) -> Tile | None:
 
 def _updated(kernel: Kernel, buffer: Buffer) -> tuple[Tile, Tile] | None:
     """The tile of an accumulator that one elementwise statement makes of itself and a product's result, and that result."""
-    updates = _touching(kernel.body, buffer)
+    updates = touching(kernel.body, buffer.name)
     if len(updates) != 1 or not isinstance(updates[0], Elementwise) or updates[0].combine is not None:
         return None
     (update,) = updates
@@ -145,16 +145,12 @@ def _updated(kernel: Kernel, buffer: Buffer) -> tuple[Tile, Tile] | None:
 
 def _is_only_result(kernel: Kernel, term: Tile, update: Statement) -> bool:
     """Whether a tile is all that a product gives, which registers can hold and `update` alone reads."""
-    users = _touching(kernel.statements, kernel.buffer(term.buffer))
+    users = touching(kernel.statements, term.buffer)
     if len(users) != 2 or update not in users or kernel.buffer(term.buffer).memory is not Memory.SHARED:
         return False
     (product,) = (user for user in users if user is not update)
     made = isinstance(product, Matmul) and product in kernel.body and product.target == term and not product.accumulate
     return made and isinstance(product, Matmul) and stays_in_registers(product, kernel.threads // WARP)
-
-
-def _touching(statements: tuple[Statement, ...], buffer: Buffer) -> list[Statement]:
-    return [s for s in statements if buffer.name == s.target.buffer or buffer.name in _read(s)]
 
 
 def _read(statement: Statement) -> set[str]:

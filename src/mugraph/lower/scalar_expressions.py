@@ -39,6 +39,7 @@ Expression = Source | Constant | Apply
 MAXIMUM = "max({0}, {1})"
 SUM = "({0} + {1})"
 PRODUCT = "({0} * {1})"
+RESCALED = "({0} * {1} + {2} * {3})"
 CHOICE = operator("select").scalar
 TF32 = "tf32({0})"
 """Rounding to the numbers of TF32, where no unit does it."""

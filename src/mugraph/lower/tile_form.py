@@ -12,7 +12,7 @@ barriers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -326,6 +326,11 @@ def reads_target(statement: Statement) -> bool:
 def touches_registers(kernel: Kernel, statement: Statement) -> bool:
     """Whether fragments of matrix units, or rows of these, and not runs of elements, decide which thread touches what."""
     return any(kernel.buffer(tile.buffer).memory.in_registers for tile in (statement.target, *statement.sources))
+
+
+def touching(statements: Iterable[Statement], name: str) -> list[Statement]:
+    """The statements that read or write a buffer, in their order."""
+    return [s for s in statements if any(tile.buffer == name for tile in (s.target, *s.sources))]
 
 
 def with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statement:

@@ -1,0 +1,106 @@
+"""Sums that are rescaled before products add to them: where they are, and where a product keeps its own result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lower.graphs import attention
+from lower.test_pipeline import kernel_of
+from mugraph.ir import DType
+from mugraph.lower import register_scores
+from mugraph.lower.check import check
+from mugraph.lower.fragments import holds_rows, takes_left_from_registers
+from mugraph.lower.rescaled_sums import with_rescaled_sums
+from mugraph.lower.scalar_expressions import PRODUCT, Apply, Constant, Source
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Statement
+from mugraph.lower.warp_groups import held_registers
+
+
+def lowered(monkeypatch: pytest.MonkeyPatch, dtype: DType = DType.BF16) -> Kernel:
+    """Attention whose product has a result of its own."""
+    with monkeypatch.context() as patched:
+        patched.setattr(register_scores, "with_rescaled_sums", lambda kernel: kernel)
+        return kernel_of(attention(64, 128, 64, 2, dtype), 200_000)
+
+
+def second_product(kernel: Kernel) -> Matmul:
+    return next(s for s in kernel.body if isinstance(s, Matmul) and takes_left_from_registers(kernel, s))
+
+
+def update(kernel: Kernel) -> Elementwise:
+    term = second_product(kernel).target
+    return next(s for s in kernel.body if isinstance(s, Elementwise) and term in s.sources)
+
+
+def test_a_product_adds_to_a_sum_that_was_rescaled_before() -> None:
+    kernel = kernel_of(attention(64, 128, 64, 2, DType.BF16), 200_000)
+    product = second_product(kernel)
+    place = kernel.body.index(product)
+    assert product.accumulate
+    (rescaled,) = (s for s in kernel.body[:place] if s.target == product.target)
+    (scaled,) = (s for s in kernel.body[:place] if s.target == product.left)
+    for statement in (rescaled, scaled):
+        assert isinstance(statement, Elementwise)
+        assert statement.expression == Apply(PRODUCT, (Source(0), Source(1)))
+    factors = [kernel.buffer(s.sources[1].buffer).name for s in (rescaled, scaled)]
+    assert len(set(factors)) == 2
+    assert all(kernel.buffer(name).memory is Memory.ROWS for name in factors)
+    check(kernel)
+
+
+def test_scores_of_128_columns_leave_room_for_a_sum_of_as_many() -> None:
+    kernel = kernel_of(attention(64, 256, 128, 2, DType.BF16), 400_000)
+    assert holds_rows(kernel)
+    assert held_registers(kernel) == 2 * 64
+
+
+def test_fp16_would_lose_small_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = lowered(monkeypatch, DType.FP16)
+    assert holds_rows(kernel)
+    assert with_rescaled_sums(kernel) == kernel
+
+
+def with_statement(kernel: Kernel, statement: Statement) -> Kernel:
+    """The kernel with one more statement between the product and what adds its result to the sum."""
+    place = kernel.body.index(update(kernel))
+    return replace(kernel, body=(*kernel.body[:place], statement, *kernel.body[place:]))
+
+
+def changed(kernel: Kernel, new: Elementwise) -> Kernel:
+    return replace(kernel, body=tuple(new if s == update(kernel) else s for s in kernel.body))
+
+
+HINDRANCES: dict[str, Callable[[Kernel], Kernel]] = {
+    "its result is read once more": lambda kernel: with_statement(
+        kernel, Elementwise(second_product(kernel).target, (second_product(kernel).target,), Source(0))
+    ),
+    "its weights change before the sum does": lambda kernel: with_statement(
+        kernel, Elementwise(second_product(kernel).left, (), Constant(0.0))
+    ),
+    "it is computed otherwise": lambda kernel: changed(
+        kernel, replace(update(kernel), expression=Apply("({0} * {1} - {2} * {3})", tuple(map(Source, range(4)))))
+    ),
+    "a factor differs along rows": lambda kernel: changed(
+        kernel, replace(update(kernel), sources=(*update(kernel).sources[:3], update(kernel).sources[2]))
+    ),
+    "another sum is rescaled": lambda kernel: changed(
+        kernel, replace(update(kernel), target=replace(update(kernel).target, buffer="other"))
+    ),
+    "it adds to something already": lambda kernel: replace(
+        kernel,
+        body=tuple(
+            replace(s, accumulate=True) if isinstance(s, Matmul) and s == second_product(kernel) else s for s in kernel.body
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("hindrance", HINDRANCES)
+def test_a_product_keeps_its_result_where(hindrance: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = lowered(monkeypatch)
+    assert with_rescaled_sums(kernel) != kernel
+    hindered = HINDRANCES[hindrance](kernel)
+    assert with_rescaled_sums(hindered) == hindered
