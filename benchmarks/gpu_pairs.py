@@ -90,7 +90,7 @@ def scores(proposals: Sequence[Proposal], target: str) -> Variants:
     for graph, _ in proposals:
         held = Executable(construct(graph), machine)
         if "scores in registers" in features(held.kernels):
-            with patch.object(pipeline, "with_register_scores", side_effect=lambda kernel: kernel):
+            with patch.object(pipeline, "with_register_scores", side_effect=lambda kernel, grouped: kernel):
                 stored = Executable(held.graph, machine)
             return {"in registers": held, "in shared memory": stored}
     return {}

@@ -32,7 +32,7 @@ def many_rows(
 
 def without_scores(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "with_register_scores", lambda kernel: kernel)
+        patched.setattr(pipeline, "with_register_scores", lambda kernel, grouped: kernel)
         return kernel_of(graph, 200_000)
 
 
@@ -111,7 +111,7 @@ def test_what_is_summed_is_computed_of_what_was_written_since() -> None:
         pytest.param(many_rows(8), id="rows of one warp"),
         pytest.param(many_rows(300), id="more rows than warps hold"),
         pytest.param(many_rows(keys=48), id="columns that end within a fragment"),
-        pytest.param(many_rows(keys=256, width=128, dtype=DType.FP16), id="more than registers hold"),
+        pytest.param(many_rows(keys=256, width=128), id="more than registers hold"),
         pytest.param(many_rows(keys=512), id="more columns than registers hold"),
         pytest.param(many_rows(dtype=DType.FP32), id="fp32"),
         pytest.param(normalised_scores(64, 128, 64, dtype=DType.BF16), id="no second product"),

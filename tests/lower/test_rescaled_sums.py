@@ -9,14 +9,15 @@ import pytest
 
 from lower.graphs import attention
 from lower.test_pipeline import kernel_of
+from mugraph.devices import Engines
 from mugraph.ir import DType
-from mugraph.lower import register_scores
+from mugraph.lower import cooperative, lower, register_scores
 from mugraph.lower.check import check
 from mugraph.lower.fragments import holds_rows, takes_left_from_registers
 from mugraph.lower.rescaled_sums import with_rescaled_sums
 from mugraph.lower.scalar_expressions import PRODUCT, Apply, Constant, Source
 from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Statement
-from mugraph.lower.warp_groups import held_registers
+from mugraph.lower.warp_groups import held_registers, uses_warp_groups
 
 
 def lowered(monkeypatch: pytest.MonkeyPatch, dtype: DType = DType.BF16) -> Kernel:
@@ -51,10 +52,15 @@ def test_a_product_adds_to_a_sum_that_was_rescaled_before() -> None:
     check(kernel)
 
 
-def test_scores_of_128_columns_leave_room_for_a_sum_of_as_many() -> None:
-    kernel = kernel_of(attention(64, 256, 128, 2, DType.BF16), 400_000)
+def test_groups_have_room_for_scores_of_128_columns_and_a_sum_of_as_many() -> None:
+    """Warps alone would spill: they load right factors to registers."""
+    (launch,) = lower(attention(64, 256, 128, 2, DType.BF16)).values()
+    kernel = cooperative(launch.kernel, 400_000, engines=Engines(warp_group_rows=64, tensor_maps=True))
+    assert uses_warp_groups(kernel)
     assert holds_rows(kernel)
     assert held_registers(kernel) == 2 * 64
+    check(kernel)
+    assert not holds_rows(cooperative(launch.kernel, 400_000))
 
 
 def test_fp16_would_lose_small_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,13 +152,16 @@ def _epilogues(kernel: Kernel, block: Block) -> Kernel:
 def _register_scores(kernel: Kernel, block: Block) -> Kernel:
     """The kernel with the left factors of products in registers where warps hold whole rows, unless that makes it worse in the
     end."""
-    held = with_register_scores(kernel) if block.passes.thread_graphs else kernel
-    if held is kernel:
-        return kernel
-    steps = (_REGISTER_ROWS, *_PLACING)
-    finished, other = (functools.reduce(lambda made, step: step.run(made, block), steps, start) for start in (held, kernel))
-    fits = finished.shared_bytes <= block.shared_bytes
-    return held if fits and not _is_worse(finished, other, _beside_copies) else kernel
+    for grouped in (True, False) if block.engines.warp_group_rows else (False,):
+        held = with_register_scores(kernel, grouped) if block.passes.thread_graphs else kernel
+        if held is kernel:
+            continue
+        steps = (_REGISTER_ROWS, *_PLACING)
+        finished, other = (functools.reduce(lambda made, step: step.run(made, block), steps, start) for start in (held, kernel))
+        fits = finished.shared_bytes <= block.shared_bytes and uses_warp_groups(finished) >= grouped
+        if fits and not _is_worse(finished, other, _beside_copies):
+            return held
+    return kernel
 
 
 def _register_rows(kernel: Kernel, block: Block) -> Kernel:

@@ -32,15 +32,20 @@ _WARPS = (4, 8)
 """Of a block that holds rows: with fewer of them too few copies are on their way, with more each has too few registers."""
 _MOST_REGISTERS = 160
 """Of a lane, for all that lies in fragments at once. Of 64 for the scores and 128 for a result and its rescaled sum NVRTC 13.0
-spills 700 bytes; of 32 and 128 none."""
+spills 700 bytes; of 32 and 128 none. Where the product adds to the sum, 64 and 64 spill 324 bytes as warps load right factors,
+and none where groups read these from shared memory."""
 
 
-def with_register_scores(kernel: Kernel) -> Kernel:
-    """The kernel with the left factors of its products in registers, as far as each warp can hold whole rows of them."""
+def with_register_scores(kernel: Kernel, grouped: bool = False) -> Kernel:
+    """The kernel with the left factors of its products in registers, as far as each warp can hold whole rows of them.
+
+    `grouped`: what a result would take that is added to a sum instead is left for scores, as groups alone have room for it.
+    """
     for product in kernel.statements:
         if isinstance(product, Matmul) and not takes_left_from_registers(kernel, product) and (found := _scores(kernel, product)):
-            held = with_rescaled_sums(found.in_registers())
-            kernel = held if held_registers(held) <= _MOST_REGISTERS else kernel
+            held = found.in_registers()
+            rescaled = with_rescaled_sums(held)
+            kernel = rescaled if held_registers(rescaled if grouped else held) <= _MOST_REGISTERS else kernel
     return kernel
 
 
