@@ -8,13 +8,13 @@
 `reductions`: the first candidate whose loop reduces into registers (`mugraph.lower.register_reductions`), and the same with what
 it reduces stored in every iteration. `prefetch`: the first candidate whose copies by threads have lines fetched into the last
 cache (`mugraph.lower.line_prefetch`), with these hints and without; on GPUs that have tensor maps, these are off. `scores`: the
-first candidate with scores in registers (`mugraph.lower.register_scores`), and the same with scores in shared memory; beside the
-six workloads there is causal attention of 128 and of 512 tokens, for each of a batch 32 heads of 128 numbers (`prefill-128`,
-`prefill-512`).
-`lowered-order`: the candidate that the cost model puts first, and the one that the turns of shared memory of lowered kernels do
-(`mugraph.selection.lowered_order`), where they differ. With a GPU both are compared with float64 and timed in turn as CUDA
-graphs; without one, times are null and the compiler's figures remain. A workload that has no two ways has no variants. Exits with
-1 when a result is wrong. A run that is repeated makes what is missing.
+first candidate with scores in registers (`mugraph.lower.register_scores`), and the same with scores in shared memory, with what
+is found of their rows there (`mugraph.lower.register_rows`), and with a result of the second product beside the sum
+(`mugraph.lower.rescaled_sums`); beside the six workloads there is causal attention of 128 and of 512 tokens, for each of a batch
+32 heads of 128 numbers (`prefill-128`, `prefill-512`). `lowered-order`: the candidate that the cost model puts first, and the one
+that the turns of shared memory of lowered kernels do (`mugraph.selection.lowered_order`), where they differ. With a GPU all are
+compared with float64 and timed in turn as CUDA graphs; without one, times are null and the compiler's figures remain. A workload
+that has no two ways has no variants. Exits with 1 when a result is wrong. A run that is repeated makes what is missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mugraph.frontend import trace
 from mugraph.frontend.operators.torch_casts import DTYPES
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph
-from mugraph.lower import construct, pipeline, register_reductions
+from mugraph.lower import construct, pipeline, register_reductions, register_scores
 from mugraph.runtime import Executable, build
 from mugraph.search import search
 from mugraph.selection.lowered_order import by_lowered
@@ -85,14 +85,20 @@ def prefetch(proposals: Sequence[Proposal], target: str) -> Variants:
 
 
 def scores(proposals: Sequence[Proposal], target: str) -> Variants:
-    """The kernels of the first candidate with scores in registers, and with these in shared memory; none where none has."""
+    """The kernels of the first candidate with scores in registers, without what else that allows for, and with scores in shared
+    memory; none where none has."""
     machine = Cuda.of(target)
     for graph, _ in proposals:
         held = Executable(construct(graph), machine)
         if "scores in registers" in features(held.kernels):
+            with patch.object(register_scores, "with_rescaled_sums", side_effect=lambda kernel: kernel):
+                apart = Executable(held.graph, machine)
+            with patch.object(pipeline, "with_register_rows", side_effect=lambda kernel: kernel):
+                meeting = Executable(held.graph, machine)
             with patch.object(pipeline, "with_register_scores", side_effect=lambda kernel, grouped: kernel):
                 stored = Executable(held.graph, machine)
-            return {"in registers": held, "in shared memory": stored}
+            shared = {"numbers of rows in shared memory": meeting, "in shared memory": stored}
+            return {"in registers": held, "products with results of their own": apart, **shared}
     return {}
 
 

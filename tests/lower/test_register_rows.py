@@ -130,6 +130,33 @@ def test_a_number_that_leaves_the_kernel_is_stored_where_it_belongs() -> None:
     assert stored.target.shape == (64, 1)
 
 
+def summed_weights() -> Graph:
+    """`(sigmoid(q k) v) / sums of the weights`, which nothing rescales."""
+    kernel = GraphBuilder(Level.KERNEL)
+    inputs = [kernel.input(name, shape, DType.BF16) for name, shape in (("q", (64, 32)), ("k", (32, 64)), ("v", (64, 64)))]
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=2)
+    q, k, v = (
+        block.iterator(n, kernel.tensor(each), (None,), dim)
+        for n, (each, dim) in enumerate(zip(inputs, (None, 1, 0), strict=True))
+    )
+    weights = block.add("sigmoid", block.add("matmul", q, k))
+    mixed, total = (
+        block.add("accumulate", term, combine="sum")
+        for term in (block.add("matmul", weights, v), block.add("sum", weights, dim=1, size=32))
+    )
+    saved = block.add("output_saver", block.add("div", mixed, total), omap=(0,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), inputs))
+
+
+def test_sums_that_a_reduction_alone_adds_to_leave_the_loop_in_registers() -> None:
+    kernel = kernel_of(summed_weights(), 200_000)
+    (reduction,) = (s for s in kernel.body if isinstance(s, Reduce))
+    assert reduction.accumulate
+    assert reduction.target.buffer in of_rows(kernel)
+    assert in_loop(kernel) == []
+    check(kernel)
+
+
 @pytest.fixture
 def kernel() -> Kernel:
     return kernel_of(many_rows(), 200_000)

@@ -58,12 +58,10 @@ def works_on_rows(kernel: Kernel, statement: Statement) -> bool:
 def may_hold_rows(kernel: Kernel, name: str) -> bool:
     """Whether lanes that hold rows of fragments can run all statements that touch a buffer, each with its own rows' numbers."""
     users = touching(kernel.statements, name)
-    numbers = [numbers_of(statement, tile) for statement in users for tile in _tiles(statement) if tile.buffer == name]
-    return (
-        all(_runs_by_rows(kernel, statement, name) for statement in users)
-        and all(each is not None and same_elements(each, numbers[0]) for each in numbers)
-        and all(_is_whole(kernel.buffer(name), each) for each in numbers)
-    )
+    uses = [numbers_of(statement, tile) for statement in users for tile in _tiles(statement) if tile.buffer == name]
+    numbers = [use for use in uses if use is not None and _is_whole(kernel.buffer(name), use)]
+    alike = 0 < len(numbers) == len(uses) and all(same_elements(each, numbers[0]) for each in numbers)
+    return alike and all(_runs_by_rows(kernel, statement, name) for statement in users)
 
 
 def numbers_of(statement: Statement, tile: Tile) -> Tile | None:
@@ -102,9 +100,9 @@ def _alike(first: WarpTiles, second: WarpTiles) -> bool:
     return first.panels == second.panels == 1 and replace(first, across=second.across) == second
 
 
-def _is_whole(buffer: Buffer, numbers: Tile | None) -> bool:
+def _is_whole(buffer: Buffer, numbers: Tile) -> bool:
     """Whether a tile is all of a buffer of fp32, where lanes may keep elements apart from each other."""
-    if numbers is None or numbers.start != Index() or numbers.swizzle is not None or numbers.lookup is not None:
+    if numbers.start != Index() or numbers.swizzle is not None or numbers.lookup is not None:
         return False
     return math.prod(numbers.shape) == buffer.elements and buffer.dtype is DType.FP32
 
@@ -163,10 +161,11 @@ def _in_registers(kernel: Kernel, name: str) -> Kernel | None:
 def _copied_out(kernel: Kernel, buffer: Buffer) -> Kernel | None:
     """The kernel with another buffer in registers up to the end of the loop, from where its numbers go to this one; None where
     the loop does not touch it."""
-    tiles = [tile for statement in kernel.body for tile in _tiles(statement) if tile.buffer == buffer.name]
-    column = next((tile for tile in tiles if tile.shape[-1] == 1), None)
-    if kernel.loop == 1 or column is None:
+    uses = (numbers_of(statement, tile) for statement in kernel.body for tile in _tiles(statement) if tile.buffer == buffer.name)
+    numbers = next((use for use in uses if use is not None), None)
+    if kernel.loop == 1 or numbers is None:
         return None
+    column = replace(numbers, shape=(*numbers.shape, 1), strides=(*numbers.strides, 0))
 
     def renamed(tile: Tile) -> Tile:
         return replace(tile, buffer=_held_name(buffer.name)) if tile.buffer == buffer.name else tile
