@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mugraph.host import arrays
-from mugraph.host.arrays import NUMPY
+from mugraph.host import numpy_arrays
+from mugraph.host.numpy_arrays import NUMPY
 from mugraph.ir.arithmetic import Array
 
 
@@ -41,15 +41,15 @@ def test_a_batch_is_multiplied_in_parts(batch: tuple[int, ...], rows: int, colum
     y = rng.standard_normal((*batch, columns, 64)).astype(np.float16).swapaxes(-1, -2)
     whole = NUMPY.matmul(x, y)
     widened: list[int] = []
-    product = arrays._product
+    product = numpy_arrays._product
 
     def noted(left: Array, right: Array) -> Array:
         widened.append(left.size + right.size)
         return product(left, right)
 
-    monkeypatch.setattr(arrays, "_product", noted)
+    monkeypatch.setattr(numpy_arrays, "_product", noted)
     for most in (1, 3 * 64 * (rows + columns), 1 << 30):
-        monkeypatch.setattr(arrays, "_WIDENED", most)
+        monkeypatch.setattr(numpy_arrays, "_WIDENED", most)
         widened.clear()
         parts = NUMPY.matmul(x, y)
         assert (parts.dtype, parts.shape) == (np.float16, (*batch, rows, columns))

@@ -15,7 +15,8 @@ import pytest
 from lower.graphs import attention, chain_of_kernels, rms_norm_linear
 from lower.test_workspace import random_kernels
 from mugraph.errors import InvalidInput, ShapeMismatch, TargetUnavailable
-from mugraph.host.arrays import NUMPY, torch_arrays
+from mugraph.host.arrays import torch_arrays
+from mugraph.host.numpy_arrays import NUMPY
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Scalar, Tensor
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import evaluate

@@ -6,142 +6,24 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from operator import attrgetter
 from types import MappingProxyType, ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
-from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.errors import InvalidInput
+from mugraph.host.array_interface import Arrays, GpuFunction, Recognizer, RunInputs, mismatch, one_by_one, wrong_type
 from mugraph.host.large_pages import in_large_pages
 from mugraph.host.lent_memory import LEAST, LEAST_VARYING, MOST, lent
+from mugraph.host.numpy_arrays import NUMPY
 from mugraph.host.torch_arithmetic import TorchArithmetic
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
-from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Shape, Tensor
-from mugraph.ir.lookups import lookup_shape, places, taken
+from mugraph.ir.lookups import lookup_shape, places
 from mugraph.ir.ops import Call, operator
 from mugraph.lower.tiles import row_major
-from mugraph.support.picking import picked
 from mugraph.support.user_warnings import warn_of_gradient
-
-Recognizer = Callable[[Sequence[Any]], "list[int] | None"]
-"""Gives the addresses of the arrays of a call, or None where they must be read one by one."""
-
-
-class RunInputs(Protocol):
-    """Gives the outputs for inputs and their addresses, in the arrays of a caller where these are given."""
-
-    def __call__(self, inputs: Sequence[Any], addresses: Sequence[int], into: Sequence[Any] = ()) -> list[Any]: ...
-
-
-class GpuFunction(Protocol):
-    """A function that launches a kernel on a GPU, which knows how several of its kind are launched at once."""
-
-    def together(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]], device: int) -> Callable[..., None]:
-        """All of them on the GPU of that index, each with the addresses of these numbers."""
-        ...
-
-
-class Arrays(Protocol):
-    """What the runtime needs of an array library; `Any` stands for its array type."""
-
-    def expect_values(self, arrays: Sequence[Any]) -> None:
-        """Raise InvalidInput where arrays stand for others: while a function is traced, mapped or differentiated.
-
-        Warns (GradientsDropped) where an array requires a gradient.
-        """
-        ...
-
-    def expect_place(self, array: Any, name: str) -> None:
-        """Raise InvalidInput, naming the input, for an array that lies on another device than those of this library."""
-        ...
-
-    def allocator(self, tensor: Tensor, varying: bool = False) -> Callable[[], Any]:
-        """What makes arrays for `tensor`, without values; `varying` says that others are made for tensors of other sizes."""
-        ...
-
-    def fitting(self, tensor: Tensor) -> Callable[[Any], bool]:
-        """Whether kernels may write `tensor` to an array: of its shape and type, contiguous, where they can reach it."""
-        ...
-
-    def workspace(self, size: int) -> Callable[[], Any]:
-        """What makes arrays of `size` bytes, without values."""
-        ...
-
-    def window(self, workspace: Any, offset: int, tensor: Tensor) -> Any:
-        """The array for `tensor` that begins at a byte of a workspace."""
-        ...
-
-    @property
-    def pointer(self) -> Callable[[Any], int]:
-        """The address of an array's memory."""
-        ...
-
-    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
-        """Functions of a machine one after another on the device of these arrays, each with those of a call's addresses whose
-        numbers stand beside it; raises what loading them there raises."""
-        ...
-
-    def on_device(self, run: RunInputs) -> RunInputs:
-        """The same with the device of these arrays as the current one."""
-        ...
-
-    def recognizer(self, arrays: Sequence[Any], varying: Mapping[int, int] = MappingProxyType({})) -> Recognizer | None:
-        """What recognizes inputs that cannot be told from `arrays`, which were read in place; None where nothing is faster than
-        reading them. Arrays of the numbers `varying` may differ in size along one dimension, and lie in any way whose last
-        dimension is contiguous."""
-        ...
-
-    def reader(self, name: str, tensor: Tensor) -> Callable[[Any], Any]:
-        """What makes an input contiguous; it raises ShapeMismatch or InvalidInput naming the input when it does not fit."""
-        ...
-
-    def reshape(self, array: Any, shape: Shape) -> Any: ...
-    def transpose(self, array: Any, permutation: Sequence[int]) -> Any: ...
-    def contiguous(self, array: Any) -> Any: ...
-    def copy(self, array: Any) -> Any: ...
-    def matmul(self, left: Any, right: Any) -> Any: ...
-    def packs(self, weight: Tensor) -> bool:
-        """Whether products with a matrix of that type as their right factor can have it packed by the library."""
-        ...
-
-    def pack(self, matrix: Any) -> Any:
-        """A right factor packed."""
-        ...
-
-    def packed_product(self, left: Any, packed: Any) -> Any:
-        """The product with a right factor that was packed."""
-        ...
-
-    def look_up(self, table: Any, index: Any, dim: int, negative: str) -> Any:
-        """The slices of a table along a dimension at the places that integers name; raises IndexOutOfRange."""
-        ...
-
-    def compute(self, call: Call, operands: Sequence[Any], tensor: Tensor) -> Any:
-        """A pre-defined kernel, by its row of the operator table; `tensor` is what comes out."""
-        ...
-
-    def to_numpy(self, array: Any) -> Array:
-        """The values in float32 (float64 if they are)."""
-        ...
-
-    def from_numpy(self, array: Array, tensor: Tensor) -> Any: ...
-
-    def repeated(self, numbers: Array, tensor: Tensor) -> Any:
-        """A contiguous array of the values of a flat one, from the first on again behind the last: no larger one is converted."""
-        ...
-
-    def refilled(self, held: Any | None, array: Array, tensor: Tensor) -> Any:
-        """As `from_numpy`, so that it is seen that values are others than before where something is kept of what does not change:
-        in the array's own memory, or where it is converted in that of what came of an earlier call, or in new memory."""
-        ...
-
-    def updated(self, held: Any | None, shape: Shape, index: Any, numbers: Array, tensor: Tensor) -> Any:
-        """The array that is held, or a new one without values, with numbers at an index of it as one of a shape, converted; it is
-        seen that values are others."""
-        ...
 
 
 def arrays_of(inputs: Sequence[Any]) -> Arrays:
@@ -160,147 +42,6 @@ def _library_of(kind: type) -> Arrays | None:
     if kind in (np.ndarray, np.memmap):
         return NUMPY
     return torch_arrays() if kind.__module__.partition(".")[0] == "torch" else None
-
-
-def _mismatch(name: str, shape: Sequence[int], tensor: Tensor) -> ShapeMismatch:
-    return ShapeMismatch(f"input {name!r} has shape {list(shape)}; this muGraph was built for {list(tensor.shape)}")
-
-
-def _wrong_type(name: str, dtype: Any, tensor: Tensor) -> InvalidInput:
-    return InvalidInput(f"input {name!r} is {dtype}; this muGraph was built for {tensor.dtype}")
-
-
-class NumpyArrays:
-    """NumPy arrays; bf16 has no NumPy type, so such graphs take torch tensors only."""
-
-    def __init__(self) -> None:
-        self.dtypes = {dtype: np.dtype(dtype.torch_name) for dtype in DType if dtype.is_numpys}
-
-    def dtype(self, dtype: DType) -> np.dtype[Any]:
-        if dtype not in self.dtypes:
-            raise InvalidInput(f"NumPy has no {dtype} arrays; pass torch tensors")
-        return self.dtypes[dtype]
-
-    def expect_values(self, arrays: Sequence[Array]) -> None:
-        """NumPy's have them."""
-
-    def expect_place(self, array: Array, name: str) -> None:
-        """NumPy's lie nowhere else."""
-
-    def allocator(self, tensor: Tensor, varying: bool = False) -> Callable[[], Array]:
-        return functools.partial(np.empty, tensor.shape, self.dtype(tensor.dtype))
-
-    def fitting(self, tensor: Tensor) -> Callable[[Array], bool]:
-        shape, dtype = tensor.shape, self.dtype(tensor.dtype)
-        return lambda array: array.shape == shape and array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable
-
-    def workspace(self, size: int) -> Callable[[], Array]:
-        return functools.partial(np.empty, size, np.uint8)
-
-    def window(self, workspace: Array, offset: int, tensor: Tensor) -> Array:
-        return workspace[offset : offset + tensor.bytes].view(self.dtype(tensor.dtype)).reshape(tensor.shape)
-
-    @property
-    def pointer(self) -> Callable[[Array], int]:
-        return _ADDRESS
-
-    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
-        return _one_by_one(calls)
-
-    def on_device(self, run: RunInputs) -> RunInputs:
-        return run
-
-    def recognizer(self, arrays: Sequence[Array], varying: Mapping[int, int] = MappingProxyType({})) -> None:
-        """Their readers are as fast as anything."""
-
-    def reader(self, name: str, tensor: Tensor) -> Callable[[Array], Array]:
-        dtype = self.dtype(tensor.dtype)
-
-        def read(array: Array) -> Array:
-            if array.shape != tensor.shape:
-                raise _mismatch(name, array.shape, tensor)
-            if array.dtype != dtype:
-                raise _wrong_type(name, array.dtype, tensor)
-            return self.contiguous(array)
-
-        return read
-
-    def reshape(self, array: Array, shape: Shape) -> Array:
-        return array.reshape(shape)
-
-    def transpose(self, array: Array, permutation: Sequence[int]) -> Array:
-        return array.transpose(permutation)
-
-    def contiguous(self, array: Array) -> Array:
-        return np.ascontiguousarray(array) if array.ndim else array
-
-    def copy(self, array: Array) -> Array:
-        return array.copy()
-
-    def matmul(self, left: Array, right: Array) -> Array:
-        if np.float16 in (left.dtype, right.dtype):  # NumPy multiplies these one by one, a thousand times as slowly as BLAS
-            return _widened_product(left, right)
-        return np.asarray(np.matmul(left, right))
-
-    def packs(self, weight: Tensor) -> bool:
-        return False
-
-    def pack(self, matrix: Array) -> Array:
-        return matrix
-
-    def packed_product(self, left: Array, packed: Array) -> Array:
-        return self.matmul(left, packed)
-
-    def look_up(self, table: Array, index: Array, dim: int, negative: str) -> Array:
-        return taken(dim, negative)([table, index])
-
-    def compute(self, call: Call, operands: Sequence[Array], tensor: Tensor) -> Array:
-        wide = np.float64 if tensor.dtype is DType.FP64 else np.float32
-        arithmetic = FloatArithmetic(wide)
-        return self.from_numpy(operator(call.op).compute(arithmetic, call, [array.astype(wide) for array in operands]), tensor)
-
-    def to_numpy(self, array: Array) -> Array:
-        return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
-
-    def from_numpy(self, array: Array, tensor: Tensor) -> Array:
-        return np.require(np.broadcast_to(array, tensor.shape), self.dtype(tensor.dtype), "C")
-
-    def repeated(self, numbers: Array, tensor: Tensor) -> Array:
-        return np.resize(numbers.astype(self.dtype(tensor.dtype), copy=False), tensor.shape)
-
-    def refilled(self, held: Array | None, array: Array, tensor: Tensor) -> Array:
-        return self.from_numpy(array, tensor)  # of which nothing is kept
-
-    def updated(self, held: Array | None, shape: Shape, index: Any, numbers: Array, tensor: Tensor) -> Array:
-        made = np.empty(tensor.shape, self.dtype(tensor.dtype)) if held is None else held
-        made.reshape(shape)[index] = numbers
-        return made
-
-
-_WIDENED = 1 << 19
-"""Elements of two factors that are converted to a wider type at once: they stay in a cache."""
-
-
-def _widened_product(left: Array, right: Array) -> Array:
-    """The product of factors of which one at least is of fp16, rounded to the wider type once: of some of a batch at a time."""
-    batch, dtype = left.shape[:-2], np.result_type(left, right)
-    if not batch or batch != right.shape[:-2]:
-        return _product(left, right).astype(dtype)
-    members = math.prod(batch)
-    x, y = (array.reshape(members, *array.shape[-2:]) for array in (left, right))
-    result = np.empty((members, x.shape[-2], y.shape[-1]), dtype)
-    step = max(1, members * _WIDENED // max(1, x.size + y.size))
-    for start in range(0, members, step):
-        result[start : start + step] = _product(x[start : start + step], y[start : start + step])
-    return result.reshape(*batch, *result.shape[1:])
-
-
-def _product(left: Array, right: Array) -> Array:
-    """A product in fp32; many of vectors are summed in fp64 without BLAS, which wakes its threads for each: on a busy machine
-    they wait a hundred times as long as they multiply."""
-    if max(left.ndim, right.ndim) > 2 and 1 in (left.shape[-2], right.shape[-1]):
-        return np.asarray(np.einsum("...ij,...jk->...ik", *(array.astype(np.float64, copy=False) for array in (left, right))))
-    return np.asarray(np.matmul(*(array.astype(np.float32, copy=False) for array in (left, right))))
 
 
 class TorchArrays:
@@ -338,7 +79,7 @@ class TorchArrays:
 
     def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
         if self.index is None:
-            return _one_by_one(calls)
+            return one_by_one(calls)
         return cast("GpuFunction", calls[0][0]).together(calls, self.index)
 
     def on_device(self, run: RunInputs) -> RunInputs:
@@ -428,9 +169,9 @@ class TorchArrays:
 
     def _fitted(self, array: Any, name: str, tensor: Tensor) -> Any:
         if array.shape != tensor.shape:
-            raise _mismatch(name, array.shape, tensor)
+            raise mismatch(name, array.shape, tensor)
         if array.dtype is not self.dtypes[tensor.dtype]:
-            raise _wrong_type(name, array.dtype, tensor)
+            raise wrong_type(name, array.dtype, tensor)
         if not array.shape and self.index is not None and array.device.type == "cpu":
             array = array.to(self.device)  # PyTorch takes numbers from there, too, beside tensors on a GPU
         self.expect_place(array, name)
@@ -538,22 +279,6 @@ def _fixed(numbers: Sequence[int], free: Container[int | None]) -> list[int | No
 
 
 _INSTEAD = "register the result as an operator of PyTorch (mugraph.torch_operator), or call the original function"
-
-NUMPY: Arrays = NumpyArrays()
-
-
-_ADDRESS: Callable[[Array], int] = attrgetter("ctypes.data")
-
-
-def _one_by_one(calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
-    """The functions themselves, as they run where they are called."""
-    bound = [(function, picked(numbers)) for function, numbers in calls]
-
-    def run(*addresses: int) -> None:
-        for function, operands in bound:
-            function(*operands(addresses))
-
-    return run
 
 
 @functools.cache

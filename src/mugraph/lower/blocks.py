@@ -46,6 +46,7 @@ from mugraph.lower.tile_form import (
     StatementLabel,
     Tile,
 )
+from mugraph.lower.views import unview, view
 
 _PASSED_THROUGH = VIEWS | {"cast"}
 
@@ -63,30 +64,6 @@ def lower_block(
     Its shared buffers have no place in memory yet.
     """
     return _BlockLowering(name, graph, operands, inputs, outputs, results).run()
-
-
-def view(node: Node, tile: Tile) -> Tile | None:
-    """What a view operator makes of a tile; None where strides cannot express it."""
-    # by name: strides of the operand may fail to be those of the result, which index maps do not tell
-    match node.op:
-        case "transpose":
-            return tiles.permuted(tile, node.integers("permutation"))
-        case "reshape":
-            return tiles.reshaped(tile, node.output.shape)
-        case "slice":
-            return tiles.sliced(tile, *(node.integer(name) for name in ("dim", "start", "size", "step")))
-    return tile
-
-
-def _unview(node: Node, tile: Tile, shape: Shape) -> Tile | None:
-    """The tile that a view operator's operand (of `shape`) must be so that its result is `tile`."""
-    # by name: as above
-    match node.op:
-        case "transpose":
-            return tiles.permuted(tile, tiles.inverse(node.integers("permutation")))
-        case "reshape":
-            return tiles.reshaped(tile, shape)
-    return tile
 
 
 def _products(node: Node) -> list[tuple[Value, Value]]:
@@ -256,7 +233,7 @@ class _BlockLowering:
             return _Place(self.accumulator(index, Combine(str(combine))), Combine(str(combine)))
         if self.row_of(index) in _PASSED_THROUGH:
             place = self.final_place(Value(index))
-            tile = place and _unview(reader, place.tile, self.graph.tensor(value).shape)
+            tile = place and unview(reader, place.tile, self.graph.tensor(value).shape)
             return replace(place, tile=tile) if place and tile else None
         return None
 

@@ -16,7 +16,7 @@ from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import LOOKUP, VIEWS, Graph, Level, Node, Shape, Tensor, Value
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower import tiles
-from mugraph.lower.blocks import lower_block, view
+from mugraph.lower.blocks import lower_block
 from mugraph.lower.exact_quotients import Need, with_exact_quotients
 from mugraph.lower.flattening import flattened
 from mugraph.lower.memory import with_places
@@ -24,6 +24,7 @@ from mugraph.lower.packing import Packing
 from mugraph.lower.thread_graphs import RULES, FusionRule, construct
 from mugraph.lower.tile_form import Buffer, Kernel, Memory, Tile
 from mugraph.lower.tile_text import format_kernel
+from mugraph.lower.views import view
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from mugraph.errors import InvalidInput
-from mugraph.host.arrays import Arrays
+from mugraph.host.array_interface import Arrays
 from mugraph.host.tensor_state import is_traceable, outside_inference_mode
 from mugraph.ir.graph import VIEWS, Graph, Node, Value, owner_of
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.devices.targets import TARGETS, load
-from mugraph.host.arrays import Arrays, Recognizer, RunInputs, torch_arrays
+from mugraph.host.array_interface import Arrays, Recognizer, RunInputs
+from mugraph.host.arrays import torch_arrays
 from mugraph.ir.graph import Graph
 from mugraph.lower.tile_form import Kernel
 from mugraph.runtime.call_plan import Run, packed_by_library, planned

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mugraph.errors import InvalidInput
-from mugraph.host.arrays import NUMPY, Arrays, torch_arrays
+from mugraph.host.array_interface import Arrays
+from mugraph.host.arrays import torch_arrays
+from mugraph.host.numpy_arrays import NUMPY
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.graph import Graph
 from mugraph.runtime import Executable

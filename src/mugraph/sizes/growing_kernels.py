@@ -17,7 +17,8 @@ from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.calls.calling import Calling
 from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
 from mugraph.frontend.symbolic_sizes.masked_axis import SlotPlaces
-from mugraph.host.arrays import Recognizer, torch_arrays
+from mugraph.host.array_interface import Recognizer
+from mugraph.host.arrays import torch_arrays
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node, Tensor, Value, attributes_of
 from mugraph.lower.growing_inputs import SIZES, Axis, HeldSlots, Lengths

@@ -19,7 +19,8 @@ import torch
 
 from mugraph.errors import CompilationFailed, InvalidInput, ShapeMismatch, TargetUnavailable, UnsupportedOperator
 from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
-from mugraph.host.arrays import Recognizer, torch_arrays
+from mugraph.host.array_interface import Recognizer
+from mugraph.host.arrays import torch_arrays
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node, Shape, Tensor, Value, attributes_of
 from mugraph.ir.ops import GRAPH_DEFINED

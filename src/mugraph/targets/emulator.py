@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mugraph.devices.targets import TARGETS, load
-from mugraph.host.arrays import Arrays, torch_arrays
+from mugraph.host.array_interface import Arrays
+from mugraph.host.arrays import torch_arrays
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.targets.machine import Machine, Timed

@@ -14,7 +14,8 @@ import numpy as np
 from mugraph.devices.capability import Architecture, Capability
 from mugraph.devices.device import ReportedGpu, architecture_of, architectures
 from mugraph.errors import InvalidInput, TargetUnavailable
-from mugraph.host.arrays import Arrays, cuda_arrays
+from mugraph.host.array_interface import Arrays
+from mugraph.host.arrays import cuda_arrays
 from mugraph.targets.machine import Timed
 
 _OF_EACH_BLOCK = 1024

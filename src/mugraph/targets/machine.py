@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from mugraph.devices.targets import load, resolved, target_row
 from mugraph.errors import InvalidInput
-from mugraph.host.arrays import Arrays
+from mugraph.host.array_interface import Arrays
 from mugraph.ir.graph import Graph, Value
 from mugraph.lower.lower import DimensionOrder
 from mugraph.lower.packing import Packing

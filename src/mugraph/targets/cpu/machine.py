@@ -14,7 +14,8 @@ import numpy as np
 
 from mugraph.devices.host import kernel_threads
 from mugraph.errors import InvalidInput
-from mugraph.host.arrays import Arrays, arrays_of
+from mugraph.host.array_interface import Arrays
+from mugraph.host.arrays import arrays_of
 from mugraph.host.thread_pool import load_thread_pool
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
