@@ -18,7 +18,8 @@ from mugraph.testing import agree
 from mugraph.testing.mutants import mutants
 from mugraph.verifier import Certificate, cut_points, recheck, verify_graphs
 from mugraph.verifier.certificate import digest
-from mugraph.verifier.cut_points import check_pieces, graphs_of
+from mugraph.verifier.cut_points import Pair, check_pieces, graphs_of
+from mugraph.verifier.known_values import Known
 from mugraph.verifier.prover import verify
 from mugraph.verifier.random_tests import by_random_tests
 
@@ -208,3 +209,67 @@ def test_a_tensor_that_no_output_needs_is_no_cut() -> None:
     unused = left.with_nodes((*left.nodes, left.nodes[certificate.pieces[0].left.node]), left.outputs)
     with pytest.raises(InvalidInput, match="no output needs"):
         check_pieces(unused, right, [replace(certificate.pieces[0], left=Value(len(left.nodes))), *certificate.pieces[1:]])
+
+
+HEADS, ROWS_OF_HEAD, KEYS, WIDTH_OF_HEAD = 4, 6, 6, 2
+"""Queries of heads that share keys, rotary embeddings and a mask."""
+
+
+def turned(x: ProgramTensor, cos: ProgramTensor, sin: ProgramTensor, half: ProgramTensor) -> ProgramTensor:
+    """Rows [..., tokens, width] of which halves are turned by the angles of their tokens."""
+    swapped = (half @ x.reshape(*x.shape[:-1], 2, x.shape[-1] // 2)).reshape(*x.shape)
+    return x * cos + swapped * sin
+
+
+def shared_keys(*given: ProgramTensor, late: bool, shift: int = 0) -> ProgramTensor:
+    """Attention in which all heads share keys; scores are divided before or after they are multiplied with values."""
+    q, k, v, cos, sin, half, mask = given
+    split = q.reshape(ROWS_OF_HEAD, HEADS, WIDTH_OF_HEAD).transpose(0, 1)
+    queries = turned(split, cos, sin, half).reshape(HEADS * ROWS_OF_HEAD, WIDTH_OF_HEAD)
+    scores = (queries @ turned(k, cos, sin, half).transpose(0, 1)).reshape(HEADS, ROWS_OF_HEAD, KEYS)
+    if shift:
+        mask = mask.program.concat([mask.slice(0, shift, KEYS - shift), mask.slice(0, 0, shift)], 0)
+    weights = (scores * mask).exp().reshape(HEADS * ROWS_OF_HEAD, KEYS)
+    sums = weights.sum(-1, keepdim=True)
+    mixed = (weights @ v) / sums if late else (weights / sums) @ v
+    return mixed.reshape(HEADS, ROWS_OF_HEAD, WIDTH_OF_HEAD).transpose(0, 1).reshape(ROWS_OF_HEAD, HEADS * WIDTH_OF_HEAD)
+
+
+def keys_shared(**changes: Any) -> Graph:
+    """The graph of `shared_keys`."""
+    turn, keys = (ROWS_OF_HEAD, WIDTH_OF_HEAD), (KEYS, WIDTH_OF_HEAD)
+    shapes = ((ROWS_OF_HEAD, HEADS * WIDTH_OF_HEAD), keys, keys, turn, turn, (2, 2), (ROWS_OF_HEAD, KEYS))
+    return program(lambda *given: shared_keys(*given, **changes), *shapes)
+
+
+def elements(*graphs: Graph) -> int:
+    return sum(tensor.elements for graph in graphs for node in graph.nodes for tensor in node.outputs)
+
+
+@pytest.mark.parametrize("known", [{}, {5: np.array([[0.0, -1.0], [1.0, 0.0]])}])
+def test_tensors_are_compared_on_one_head_where_they_are_large(monkeypatch: pytest.MonkeyPatch, known: Known) -> None:
+    """Of merged heads a quarter of the scores is computed, and what is equal on it is proposed."""
+    pair = keys_shared(late=False), keys_shared(late=True)
+    outputs = [Pair(*both) for both in zip(*(graph.outputs for graph in pair), strict=True)]
+    whole = cut_points._proposals(*pair, outputs, known)
+    assert elements(*cut_points._small(*pair, known)) == elements(*pair) or not known
+    monkeypatch.setattr(cut_points, "_FEW", 0)
+    small = cut_points._small(*pair, known)
+    assert elements(*small) < elements(*pair) / 2
+    assert {tensor.shape for tensor in (node.output for node in small[0].nodes) if tensor.shape[-1:] == (KEYS,)} <= {
+        (WIDTH_OF_HEAD, KEYS),
+        (ROWS_OF_HEAD, KEYS),
+        (1, ROWS_OF_HEAD, KEYS),
+    }
+    assert len(whole) > 4
+    assert cut_points._proposals(*pair, outputs, known) == whole
+    verdict = verify_graphs(*pair, known=known)
+    assert verdict.equivalent
+
+
+def test_a_mask_that_is_shifted_by_a_row_is_told_on_one_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_points, "_FEW", 0)
+    monkeypatch.setattr("mugraph.verifier.random_tests._PIECES_FIRST", 0)
+    pair = keys_shared(late=False), keys_shared(late=True, shift=1)
+    assert not by_random_tests(*pair).equivalent
+    assert verify_graphs(*pair).equivalent is False

@@ -138,7 +138,7 @@ def test_a_fault_in_one_slice_of_one_output_is_found(number: int, column: int) -
 @pytest.mark.parametrize("number", range(len(COLUMNS)))
 def test_a_fault_in_one_output_is_found(number: int) -> None:
     left, right = projections(*COLUMNS), projections_in_blocks(*COLUMNS, late=number)
-    assert described(shared_slice(left, right, simple=False).axes[-1])[0] == 4
+    assert (None, 1, 1, 1) in {axis.inputs for axis in shared_slice(left, right, simple=False).axes}
     assert verify_graphs(left, right).equivalent is False
 
 
@@ -186,14 +186,22 @@ def test_views_of_digits_are_followed_there_and_back() -> None:
         assert cut.slices == sizes[place]
 
 
-def test_values_of_blocks_and_stretches_do_not_mix() -> None:
-    """A grid that cuts a dimension of several stretches gives each block a stretch, and not a part of each."""
+@pytest.mark.parametrize("dim", [0, 1])
+def test_values_of_blocks_and_stretches_do_not_mix(dim: int) -> None:
+    """A grid that cuts a dimension of several stretches gives each block a stretch, and not a part of each; they are put back
+    behind each other, or one below the other."""
     kernel = GraphBuilder(Level.KERNEL)
     x = kernel.input("x", (2, 8), FP32)
     block = GraphBuilder(Level.BLOCK, grid=(2,))
     tile = block.add("exp", block.iterator(0, kernel.tensor(x), (1,), None))
-    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", tile, omap=(1,))]), [x]))
-    assert_slices_stand_for_all(graph, (1,), (1,))
+    graph = kernel.build(kernel.graph_defined(block.build([block.add("output_saver", tile, omap=(dim,))]), [x]))
     for widths in ((1, 1), (2, 2)):
-        with pytest.raises(NotParallel):
-            Cut.of(graph, (1,), [widths])
+        cut = assert_slices_stand_for_all(graph, (1,), widths)
+        assert cut.widths == (widths if dim else widths[:1],)
+    if dim:
+        assert_slices_stand_for_all(graph, (1,), (1,))
+    for widths in ((1, 1, 1, 1), (2,), (4,)):
+        cut = assert_slices_stand_for_all(graph, (1,), widths) if dim or len(widths) > 1 else None
+        assert cut is None or cut.dims == (1,)
+    with pytest.raises(NotParallel):
+        Cut.of(graph, (1,), [(2, 1, 1)])

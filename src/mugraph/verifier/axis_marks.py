@@ -20,7 +20,7 @@ Widths = tuple[int, ...]
 ONE: Widths = (1,)
 """Slices are single positions of the dimension."""
 
-_STRETCHES = 256
+_STRETCHES = 1 << 13
 """A dimension of more stretches is not followed."""
 
 

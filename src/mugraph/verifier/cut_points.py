@@ -24,12 +24,14 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import VIEWS, Graph, Level, Shape, Tensor, Value
 from mugraph.verifier.certificate import Certificate, ProvedPiece, digest
 from mugraph.verifier.known_values import Known
-from mugraph.verifier.parallel_axes import Slice, shared_slice
+from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 _CLOSE = 1e-9
 _POINTS: tuple[Callable[[Array], Array], ...] = (lambda x: x / 2, lambda x: x / 64, lambda x: np.abs(x) / 4)
 """Inputs at which tensors are compared, of normal ones: small, too, for exponentials that are not shifted, and positive."""
+_FEW = 1 << 20
+"""Elements of all tensors up to which they are compared without looking for further slices, which takes as long."""
 _TRIES = 2
 """How often a pair is tried: on the cuts below it, and then without the nearest of them."""
 
@@ -299,15 +301,27 @@ def simple_slice(left: Graph, right: Graph) -> Slice:
 
 
 def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:
-    """Slices of the graphs that have the same nodes, or the graphs themselves."""
-    if known:
-        return left, right
-    found = simple_slice(left, right)
+    """Slices of the graphs that have the same nodes and inputs as `known` says, or the graphs themselves.
+
+    Where slices at single positions are still large, heads are cut too, and rows that are merged with them.
+    """
+
+    def is_kept(before: Graph, after: Graph, axis: ParallelAxis) -> bool:
+        return not axis.sums and all(axis.inputs[number] is None for number in known)
+
+    found = Slice(left, right, ()) if known else simple_slice(left, right)
+    if _elements(found.left) + _elements(found.right) > _FEW:
+        found = shared_slice(found.left, found.right, is_kept, simple=False)
     kept = all(
         [node.op for node in graph.nodes] == [node.op for node in cut.nodes]
         for graph, cut in ((left, found.left), (right, found.right))
     )
     return (found.left, found.right) if kept else (left, right)
+
+
+def _elements(graph: Graph) -> int:
+    """How many all tensors of a kernel graph have."""
+    return sum(tensor.elements for node in graph.nodes for tensor in node.outputs)
 
 
 class _Divisions(FloatArithmetic):

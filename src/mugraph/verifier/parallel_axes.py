@@ -25,6 +25,7 @@ from mugraph.ir.graph import ACCUMULATORS, Accumulation, Graph, Level, Node, Sha
 from mugraph.ir.index_maps import IndexMaps, Structure
 from mugraph.ir.ops import Kind, index_maps_of, is_contraction, is_reduction, operator
 from mugraph.ir.scalar import Scalar
+from mugraph.verifier.axis_blocks import LOOP, Numbers, Tile, cut_into_tiles, put_together
 from mugraph.verifier.axis_candidates import Candidate, candidates
 from mugraph.verifier.axis_marks import ONE, Mark, Widths, carried, digits_of, iterators_of, slice_digits, stretches_between
 
@@ -216,8 +217,9 @@ class _Pass:
         self.graph, self.operands, self.slices = graph, operands, slices
         self.size = max((mark.taken for mark in operands if mark is not None), default=1)
         self.tile, self.uncut = 1, False
-        self.over_axis = self.grid_over_axis()
-        self.loops_over_axis = any(self.is_looped(node) for node in graph.nodes)
+        self.tiles = {index: self.tile_of(node) for index, node in enumerate(graph.nodes) if node.is_iterator}
+        self.over_axis = self.numbers_over_axis()
+        self.loops_over_axis = self.over_axis.pop(LOOP, None) is not None
         counts = self.grid_taken(graph.grid or graph.block)
         grid, block = (counts, graph.block) if graph.grid else (graph.grid, counts)
         self.builder = GraphBuilder(graph.level, grid, block, 1 if self.loops_over_axis else graph.loop)
@@ -242,50 +244,48 @@ class _Pass:
         outputs = [self.values[value] for value in self.graph.outputs]
         return self.builder.build(outputs), [self.marks[value] for value in self.graph.outputs]
 
-    def grid_over_axis(self) -> frozenset[int]:
-        """The grid dimensions that cut the axis in some operand."""
-        over: set[int] = set()
-        for node in self.graph.nodes:
-            if node.is_iterator and (mark := self.operand(node)) is not None:
-                over.update(self.cut(node, mark))
-        return frozenset(over)
+    def tile_of(self, node: Node) -> Tile:
+        """How slices lie in the tiles that an iterator reads."""
+        mark, counts = self.operand(node), self.graph.grid or self.graph.block
+        if mark is None or mark.dim is None:
+            return Tile(ONE, 1, {})
+        cuts = [(position, counts[position]) for position in self.positions(node, "imap", mark.dim)]
+        cuts += [(LOOP, self.graph.loop)] if node["fmap"] == mark.dim else []
+        size = node.output.shape[mark.dim] * math.prod(count for _, count in cuts)
+        found = cut_into_tiles(mark.widths, size // sum(mark.widths), cuts)
+        if found is None or (LOOP in found.numbers and found.numbers[LOOP].rest > 1):
+            raise NotParallel("input_iterator: a tile has parts of slices")
+        if self.size > 1 and any(numbers.rest > 1 for numbers in found.numbers.values()):
+            raise NotParallel("input_iterator: blocks have parts of slices, of which several are wanted")
+        return found
+
+    def numbers_over_axis(self) -> dict[int, Numbers]:
+        """What numbers slices of the grid dimensions, and of the loop, that cut the axis in some operand."""
+        over: dict[int, Numbers] = {}
+        for tile in self.tiles.values():
+            for position, numbers in tile.numbers.items():
+                if over.setdefault(position, numbers) != numbers:
+                    raise NotParallel("input_iterator: blocks have other slices here than there")
+        return over
 
     def grid_taken(self, counts: Sequence[int]) -> tuple[int, ...]:
         """The grid of the graph that is built: of the dimensions that cut the axis, the first has all parts."""
-        marks = [(node, self.operand(node)) for node in self.graph.nodes if node.is_iterator]
-        parts = {mark.taken // self.tile_slices(node, mark) for node, mark in marks if mark is not None and self.cut(node, mark)}
+        marks = [(index, mark) for index in self.tiles if (mark := self.operand(self.graph.nodes[index])) is not None]
+        parts = {mark.taken // self.tile_slices(index, mark) for index, mark in marks if self.cut(index)}
         if len(parts) > 1:
             raise NotParallel("input_iterator: blocks have different parts of the axis")
-        taken = [1 if position in self.over_axis else count for position, count in enumerate(counts)]
+        taken = [self.over_axis[position].rest if position in self.over_axis else count for position, count in enumerate(counts)]
         for count in parts:
-            taken[min(self.over_axis)] = count
+            taken[min(self.over_axis)] *= count
         return tuple(taken)
 
-    def tile_slices(self, node: Node, mark: Mark) -> int:
+    def tile_slices(self, index: int, mark: Mark) -> int:
         """How many slices a tile has in the graph that is built; all, where no grid dimension cuts the axis."""
-        if not self.cut(node, mark):
-            return mark.taken
-        assert mark.dim is not None, "a single slice is not cut"
-        return math.gcd(mark.taken, node.output.shape[mark.dim] // sum(mark.widths))
+        return math.gcd(mark.taken, self.tiles[index].slices) if self.cut(index) else mark.taken
 
-    def cut(self, node: Node, mark: Mark) -> tuple[int, ...]:
-        """The grid dimensions that cut the axis of an operand: none where they part its stretches, each in one block."""
-        return () if self.tile_widths(node, mark) != mark.widths else self.positions(node, "imap", mark.dim)
-
-    def tile_widths(self, node: Node, mark: Mark) -> Widths:
-        """How slices lie in a tile of an operand: in fewer stretches where blocks have whole ones, all of them alike."""
-        counts = self.graph.grid or self.graph.block
-        blocks = math.prod(counts[position] for position in self.positions(node, "imap", mark.dim))
-        if mark.dim is None or blocks == 1 or len({*mark.widths}) > 1 or self.is_looped(node):
-            return mark.widths
-        tile, rest = divmod(len(mark.widths), blocks)
-        return mark.widths if rest else mark.widths[:tile]
-
-    def is_looped(self, node: Node) -> bool:
-        """Whether a node reads the axis part by part, in the iterations of the for-loop."""
-        if not node.is_iterator or node["fmap"] is None or (mark := self.operand(node)) is None:
-            return False
-        return mark.dim == node["fmap"]
+    def cut(self, index: int) -> tuple[int, ...]:
+        """The grid dimensions that cut the axis of what an iterator reads: none where each of its stretches is in one block."""
+        return tuple(position for position in self.tiles[index].numbers if position != LOOP)
 
     def operand(self, node: Node) -> Mark | None:
         return self.operands[node.integer("operand")]
@@ -309,33 +309,25 @@ class _Pass:
         self.store(index, mark, self.builder.input(str(node["name"]), shape, node.output.dtype))
 
     def iterator(self, index: int, node: Node) -> None:
-        mark, imap = self.operand(node), node["imap"]
+        mark, imap, tile, cut = self.operand(node), node["imap"], self.tiles[index], self.cut(index)
         assert isinstance(imap, tuple)
-        cut = () if mark is None else self.cut(node, mark)
-        if any(imap[position] is not None for position in self.over_axis - {*cut}):
+        if any(imap[position] is not None for position in self.over_axis.keys() - {*cut}):
             raise NotParallel("input_iterator: a grid dimension cuts the axis here and another dimension there")
-        looped = self.is_looped(node)
+        looped = LOOP in tile.numbers
         if self.loops_over_axis and node["fmap"] is not None and not looped:
             raise NotParallel("input_iterator: the for-loop runs over the axis there and over another dimension here")
+        if looped and self.size > 1:
+            raise NotParallel("input_iterator: the for-loop runs over the axis, of which several slices are wanted")
         inside = None
         if mark is not None:
-            loops = (*mark.loops, looped)
-            widths = self.tile_widths(node, mark)
-            width = sum(widths)
-            size = width if mark.dim is None else node.output.shape[mark.dim]
-            if size % width or (len(widths) > 1 and (cut or looped)):
-                raise NotParallel("input_iterator: a tile has parts of slices")
-            if looped and self.size > 1:
-                raise NotParallel("input_iterator: the for-loop runs over the axis, of which several slices are wanted")
-            taken = self.tile_slices(node, mark)
-            inside = mark._replace(cuts=(*mark.cuts, cut), loops=loops, widths=widths, taken=taken)
+            dim, widths = (None, ONE) if tile.alone else (mark.dim, tile.widths)
+            cuts, loops, taken = (*mark.cuts, cut), (*mark.loops, looped), self.tile_slices(index, mark)
+            inside = mark._replace(dim=dim, widths=widths, cuts=cuts, loops=loops, taken=taken)
             if cut:
-                self.tile = math.lcm(self.tile, inside.taken)
+                self.tile = math.lcm(self.tile, taken)
             self.uncut |= not cut and mark.dim is not None
-            if size == width:
-                inside = inside._replace(dim=None, widths=ONE)
-        tile = replace(node.output, shape=self.taken(node.output.shape, inside))
-        self.store(index, inside, self.builder.append(replace(node, outputs=(tile,))))
+        part = replace(node.output, shape=self.taken(node.output.shape, inside))
+        self.store(index, inside, self.builder.append(replace(node, outputs=(part,))))
 
     def saver(self, index: int, node: Node) -> None:
         (value,) = node.inputs
@@ -354,13 +346,23 @@ class _Pass:
         """The dimension of the axis outside, and how slices lie there: blocks' parts must be put back where they came from."""
         cut, omap, tile = mark.cuts[-1], node["omap"], self.graph.tensor(node.inputs[0]).shape
         assert isinstance(omap, tuple)
-        targets = {omap[position] for position in cut} if cut else {mark.dim}
+        targets = {omap[position] for position in cut} | ({mark.dim} - {None} if cut else {mark.dim})
         (dim,) = targets if len(targets) == 1 else (None,)
-        in_place = dim is None or (self.positions(node, "omap", dim) == cut and mark.dim in (dim, None))
-        in_stretches = bool(cut) and len(mark.widths) > 1
-        if {*cut} != self.over_axis or len(targets) > 1 or not in_place or in_stretches:
+        if {*cut} != self.over_axis.keys() or (cut and dim is None) or self.has_parts_of_sums(mark):
             raise NotParallel("output_saver: the blocks' parts of the axis are not put back where they were taken from")
-        return dim, mark.widths if dim is None or mark.dim is not None else (tile[dim],)
+        if dim is None:
+            return None, mark.widths
+        counts = self.graph.grid or self.graph.block
+        cuts = [(position, counts[position]) for position in reversed(self.positions(node, "omap", dim))]
+        alone = mark.dim is None
+        widths = put_together((tile[dim],) if alone else mark.widths, alone, cuts, self.over_axis)
+        if widths is None:
+            raise NotParallel("output_saver: the blocks' parts of the axis are not put back in order")
+        return dim, widths
+
+    def has_parts_of_sums(self, mark: Mark) -> bool:
+        """Whether blocks add up parts of slices, which are not followed."""
+        return mark.summed and any(self.over_axis[position].rest > 1 for position in mark.cuts[-1])
 
     def graph_defined(self, index: int, node: Node, body: Graph) -> None:
         walk = _Pass(body, [self.marks[value] for value in node.inputs], slices=self.slices)
