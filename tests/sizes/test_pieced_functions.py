@@ -28,7 +28,7 @@ from mugraph.sizes.size_table import SizeTable
 from mugraph.sizes.sliced_functions import NoProgram, sliced_function
 from mugraph.sizes.sliced_programs import outputs_of_slices
 from mugraph.support.deadline import Deadline
-from mugraph.verifier.parallel_axes import NotParallel
+from mugraph.verifier.slice_walk import NotParallel
 from threads import at_once
 
 from .test_sliced_functions import PLANTED

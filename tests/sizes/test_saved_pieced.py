@@ -29,7 +29,7 @@ from mugraph.sizes.pieced_functions import pieced_function
 from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.sizes.saved_sizes import LoadedRows
 from mugraph.sizes.symbolic_calls import check_calls
-from mugraph.verifier.parallel_axes import NotParallel
+from mugraph.verifier.slice_walk import NotParallel
 from threads import at_once
 
 from .saved_folders import changed, listed_again, unlisted, with_another

@@ -17,8 +17,9 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.axis_blocks import Tile, cut_into_tiles, put_together
 from mugraph.verifier.axis_marks import ONE, Widths
-from mugraph.verifier.parallel_axes import NotParallel, ParallelAxis, shared_slice
+from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice
 from mugraph.verifier.random_tests import recheck
+from mugraph.verifier.slice_walk import NotParallel
 
 from .graphs import FP32, mutants, program
 from .test_slices import assert_slices_stand_for_all

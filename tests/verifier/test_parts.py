@@ -10,8 +10,9 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.program import Program
 from mugraph.testing import agree, mutants
 from mugraph.verifier import verify_graphs
-from mugraph.verifier.parallel_axes import NotParallel, shared_slice, take_slice
+from mugraph.verifier.parallel_axes import shared_slice, take_slice
 from mugraph.verifier.prover import verify
+from mugraph.verifier.slice_walk import NotParallel
 
 from .graphs import assert_proved_equal, assert_told_apart, program
 from .parts import DIFFERENT, EQUAL, flipped, graphs, halves, joined

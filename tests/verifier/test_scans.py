@@ -15,7 +15,8 @@ from mugraph.ir.scans import SCANS
 from mugraph.testing import agree, mutants
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.bounds import difference_of
-from mugraph.verifier.parallel_axes import NotParallel, shared_slice, take_slice
+from mugraph.verifier.parallel_axes import shared_slice, take_slice
+from mugraph.verifier.slice_walk import NotParallel
 
 from .graphs import assert_proved_equal, assert_told_apart, program
 from .scans import DIFFERENT, EQUAL, graphs, running

@@ -24,7 +24,8 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.testing.mugraphs import SMALL, random_mugraph
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.axis_marks import ONE, Widths
-from mugraph.verifier.parallel_axes import Cut, NotParallel, ParallelAxis, shared_slice, slices_of_blocks, take_slice, take_slices
+from mugraph.verifier.parallel_axes import Cut, ParallelAxis, shared_slice, slices_of_blocks, take_slice, take_slices
+from mugraph.verifier.slice_walk import NotParallel
 
 from .graphs import (
     FP32,

@@ -269,10 +269,13 @@ def _slice(left: Json, right: Json, axes: list[Json]) -> tuple[Json, Json, int]:
     """Both graphs at size 1 of the certificate's axes, each proved parallel in both, and how many axes that are.
 
     Axes whose slices are added up keep their size, as do those of stretches that differ in size or of other rules than the
-    checker's, and those that are parallel only when such are cut: tests at full size need no proof.
+    checker's, those for which inputs are taken twice, and those that are parallel only when such are cut: tests at full size need
+    no proof.
     """
     cut = kept = 0
     for axis in axes:
+        if axis.get("apart"):  # what follows speaks of inputs that are taken twice
+            return left, right, cut
         if not isinstance(axis["inputs"], list) or len(axis["inputs"]) != len(_shapes(left)):
             raise Rejected("certificate.json: an axis does not say where it stands in each input")
         digits = None if axis.get("sums") else _digits(axis, _shapes(left))

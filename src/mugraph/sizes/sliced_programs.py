@@ -11,7 +11,8 @@ from mugraph.ir.graph import Graph
 from mugraph.verifier import verify_graphs
 from mugraph.verifier.axis_marks import Widths
 from mugraph.verifier.certificate import digest
-from mugraph.verifier.parallel_axes import Cut, NotParallel
+from mugraph.verifier.parallel_axes import Cut
+from mugraph.verifier.slice_walk import NotParallel
 
 Places = tuple[int | None, ...]
 """For each of several tensors the dimension that it has of the axis, or None."""

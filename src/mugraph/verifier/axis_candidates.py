@@ -56,6 +56,13 @@ def candidates(left: Graph, right: Graph, *, simple: bool) -> Iterator[Candidate
         yield from _Connections.of(group, simple=simple).candidates()
 
 
+def candidates_apart(left: Graph, right: Graph) -> Iterator[Candidate]:
+    """Axes along single positions of an input that may be parallel where others are read as a whole, too, as the tables are that
+    queries and keys are turned by: dimensions that are connected in either graph, but by no other input."""
+    connections = _Connections.of((left, right), simple=True)
+    yield from dict.fromkeys(filter(None, map(connections.apart, connections.seeds())))
+
+
 @dataclass
 class _Connections:
     """Which dimensions of the values of graphs on the same inputs have the same slices."""
@@ -97,23 +104,37 @@ class _Connections:
         if size > width and size % width == 0:
             yield _Place(side, value, dim, (width,))
 
-    def connected(self, seed: _Place, seen: set[_Place]) -> list[_Place]:
-        """All places that have the same slices as the seed."""
+    def apart(self, seed: _Place) -> Candidate | None:
+        """An axis of what is connected with an input's dimension in each graph, but by no other input; None where slices there
+        are no single positions."""
+        inputs = list(self.links[0].inputs)
+        number, found = inputs.index(seed.value), dict[int, _Place]()
+        for side, links in enumerate(self.links):
+            start = seed._replace(side=side, value=list(links.inputs)[number])
+            for place in self.connected(start, set(), across=False):
+                if place.value in links.inputs:
+                    found.setdefault(links.inputs[place.value], place)
+        return self.candidate([seed, *(place._replace(side=0, value=inputs[other]) for other, place in found.items())])
+
+    def connected(self, seed: _Place, seen: set[_Place], *, across: bool = True) -> list[_Place]:
+        """All places that have the same slices as the seed; those behind other inputs only if that is wanted."""
         seen.add(seed)
         places = [seed]
         for place in places:  # which grow
-            for other in self.neighbours(place):
+            if not across and place != seed and place.value in self.links[place.side].inputs:
+                continue
+            for other in self.neighbours(place, across=across):
                 if other not in seen:
                     seen.add(other)
                     places.append(other)
         return places
 
-    def neighbours(self, place: _Place) -> Iterator[_Place]:
-        """Places that have the same slices, next to one."""
+    def neighbours(self, place: _Place, *, across: bool = True) -> Iterator[_Place]:
+        """Places that have the same slices, next to one; those of the other graph are so by inputs."""
         links = self.links[place.side]
         for value, dim, widths in links.neighbours(_Dim(place.value, place.dim), place.widths):
             yield _Place(place.side, value, dim, widths)
-        if (number := links.inputs.get(place.value)) is not None:
+        if across and (number := links.inputs.get(place.value)) is not None:
             for side, other in enumerate(self.links):
                 yield place._replace(side=side, value=list(other.inputs)[number])
 

@@ -20,9 +20,10 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.cores import has_lookups
 from mugraph.ir.graph import Graph
 from mugraph.verifier.float_report import BlockCount, FloatReport
-from mugraph.verifier.parallel_axes import NotParallel, ParallelAxis, shared_slice, slices_of_blocks, take_slices
+from mugraph.verifier.parallel_axes import ParallelAxis, shared_slice, slices_of_blocks, take_slices
 from mugraph.verifier.reference import work_of
 from mugraph.verifier.samples import Places, affordable
+from mugraph.verifier.slice_walk import NotParallel
 
 _PRODUCTS = 256
 """Multiplications of a product of matrices that take a host as long as one element, which is drawn, converted and compared."""

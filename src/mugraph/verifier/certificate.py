@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -163,7 +164,9 @@ class Certificate:
         properties = any(each.properties for each in self.differences)
         kind = "function with the properties in `semantics`" if properties else "function"
         whatever = f", whatever {kind} stands for {', '.join(functions)}" if functions else ""
-        sizes = ", at any size of the parallel axes" if any(not axis.sums for axis in self.axes) else ""
+        # rows and a whole made of them have one size
+        alone = itertools.takewhile(lambda axis: not axis.apart, self.axes)
+        sizes = ", at any size of the parallel axes" if any(not axis.sums for axis in alone) else ""
         pieces = f", by {len(self.pieces)} pieces proved one from the other" if self.pieces else ""
         equal = f"every output element is the same function of real inputs wherever both are defined{whatever}{sizes}{pieces}"
         return f"{equal}; a pair that is not passes with probability at most {at_most(self.error_bound)} over the recorded draw"
@@ -322,12 +325,15 @@ def _axis(record: Mapping[str, Any]) -> ParallelAxis:
     inputs, outputs = (tuple(None if dim is None else int(dim) for dim in record[name]) for name in ("inputs", "outputs"))
     sums = tuple(map(int, record["sums"]))
     read, written = (tuple(map(_widths, record[name])) for name in ("input_widths", "output_widths"))
-    return ParallelAxis(int(record["size"]), inputs, outputs, sums, read, written, bool(record.get("narrow", True)))
+    apart = tuple(map(int, record.get("apart", ())))
+    return ParallelAxis(int(record["size"]), inputs, outputs, sums, read, written, bool(record.get("narrow", True)), apart)
 
 
 def _axis_object(axis: ParallelAxis) -> dict[str, Any]:
     """An axis with a number in the place of the widths of one stretch."""
     record = asdict(axis)
+    if not axis.apart:
+        del record["apart"]
     for name in ("input_widths", "output_widths"):
         record[name] = [widths[0] if len(widths) == 1 else list(widths) for widths in record[name]]
     return record

@@ -324,7 +324,7 @@ def _elements(graph: Graph) -> int:
     return sum(tensor.elements for node in graph.nodes for tensor in node.outputs)
 
 
-class _Divisions(FloatArithmetic):
+class Divisions(FloatArithmetic):
     """Arithmetic that remembers whether anything was divided by zero."""
 
     def __init__(self) -> None:
@@ -342,7 +342,7 @@ def _values(graph: Graph, known: Known) -> tuple[dict[Value, list[Array | None]]
     values = [Value(index, output) for index, node in enumerate(graph.nodes) for output in range(len(node.outputs))]
     asked = graph.with_nodes(graph.nodes, tuple(values))
     found: list[list[Array]] = []
-    divisions = [_Divisions() for _ in _POINTS]
+    divisions = [Divisions() for _ in _POINTS]
     for number, (point, arithmetic) in enumerate(zip(_POINTS, divisions, strict=True)):
         rng = np.random.default_rng(number)
         drawn = [point(rng.standard_normal(node.output.shape)) for node in graph.inputs()]

@@ -13,6 +13,7 @@ from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph
 from mugraph.support.seeds import seed_or_fresh
+from mugraph.verifier.agreements import Agreement, agreements
 from mugraph.verifier.bounds import Difference, difference_of
 from mugraph.verifier.certificate import Certificate, Outcome, ProvedPiece, Tests, at_most, digest
 from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
@@ -21,6 +22,7 @@ from mugraph.verifier.known_values import NOTHING, Known, check_known
 from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
 from mugraph.verifier.root_semantics import TooManyRadicands
 from mugraph.verifier.semantics import WITH_PROPERTIES, Semantics, beyond_rational, meanings
+from mugraph.verifier.separate_inputs import separate_slice
 from mugraph.verifier.through_cores import CorePair, core_pair
 from mugraph.verifier.trials import Trials, input_shapes
 
@@ -213,7 +215,9 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
     if certificate.untested:
         again = Certificate.of_itself(digest(a), certificate.max_error, certificate.seed)
     else:
-        asked = _Verification(*_sides(a, b, known), certificate.max_error, certificate.seed, None, certificate.difference)
+        apart = any(axis.apart for axis in certificate.axes)
+        sides = _sides(a, b, known)
+        asked = _Verification(*sides, certificate.max_error, certificate.seed, None, certificate.difference, apart)
         again = asked.tested().certificate
     for name in ("axes", "difference", "semantics", "rounds", "error_bound", "outcome"):
         if getattr(again, name) != getattr(certificate, name):
@@ -283,21 +287,6 @@ def _sides(a: Graph, b: Graph, known: Known) -> tuple[Graph, Graph, Known]:
     return _cores(spelled_out(a), spelled_out(b), known)
 
 
-@dataclass(frozen=True, slots=True)
-class _Agreement:
-    """Tests that accepted a pair of slices, and so accept every pair of graphs with these slices: at other sizes, that is."""
-
-    trials: Trials
-    difference: Difference | None
-    error_bound: float | None
-
-
-@functools.lru_cache(maxsize=64)
-def _agreements(left: Graph, right: Graph, max_error: float, seed: int | None) -> list[_Agreement]:
-    """What is known of two slices: nothing at first, and later at most one agreement, by the seed if one was given."""
-    return []
-
-
 @dataclass(slots=True)
 class _Verification:
     """One pair of graphs on the way to a verdict."""
@@ -310,7 +299,11 @@ class _Verification:
     deadline: float | None
     recorded: Difference | None = None
     """The bounds of a verification that is repeated."""
+    apart: bool = True
+    """Whether inputs that are read in two ways may be two, as long as tests agree."""
     slice: Slice = field(init=False)
+    joint: Slice = field(init=False)
+    """The slices in which no input is two, which are tested where the others do not agree."""
     difference: Difference | None = field(init=False)
     trials: Trials = field(init=False)
     different: Verdict | None = None
@@ -319,7 +312,8 @@ class _Verification:
     """Why tests with a bound do not decide."""
 
     def __post_init__(self) -> None:
-        self.slice = shared_slice(self.left, self.right, self.is_uniform, simple=False)
+        self.joint = shared_slice(self.left, self.right, self.is_uniform, simple=False)
+        self.slice = separate_slice(self.joint, self.is_uniform) if self.apart else self.joint
 
     def is_uniform(self, before: Graph, after: Graph, axis: ParallelAxis) -> bool:
         """Whether no known value stands along an axis: one slice of it would not stand for all."""
@@ -327,15 +321,23 @@ class _Verification:
 
     def with_bound(self) -> Verdict | None:
         """What is known of the slices, or else what tests say for which there are bounds; None where no such test decides."""
+        verdict = self.of_slices_with_bound()
+        if (verdict is not None and verdict.equivalent) or self.slice is self.joint or late(self.deadline):
+            return verdict
+        self.slice, self.different, self.obstacle = self.joint, None, ""
+        return self.of_slices_with_bound()
+
+    def of_slices_with_bound(self) -> Verdict | None:
+        """The same of the slices as they are."""
         if self.known:
             return self.bounded()
-        before = _agreements(self.slice.left, self.slice.right, self.max_error, self.seed)
+        before = agreements(self.slice.left, self.slice.right, self.max_error, self.seed)
         if before:
             self.trials, self.difference = before[0].trials, before[0].difference
             return Verdict(self.certificate(Outcome.EQUIVALENT, Tests.AGREED, "", before[0].error_bound))
         verdict = self.bounded()
         if verdict is not None and verdict.equivalent:
-            before.append(_Agreement(self.trials, self.difference, verdict.error_bound))
+            before.append(Agreement(self.trials, self.difference, verdict.error_bound))
         return verdict
 
     def bounded(self) -> Verdict | None:
