@@ -144,7 +144,9 @@ class SliceWalk:
             dim, widths = (None, ONE) if tile.alone else (mark.dim, tile.widths)
             cuts, loops, taken = (*mark.cuts, cut), (*mark.loops, looped), self.tile_slices(index, mark)
             inside = mark._replace(dim=dim, widths=widths, cuts=cuts, loops=loops, taken=taken)
-            in_blocks = bool(cut) or (len(widths) == 1 and bool(self.positions(node, "imap", mark.dim)))  # or in one, which has all
+            in_blocks = bool(cut) or (
+                len(widths) == 1 and bool(self.positions(node, "imap", mark.dim))
+            )  # or in one, which has all
             if in_blocks:
                 self.tile = math.lcm(self.tile, taken)
             self.uncut |= not in_blocks and mark.dim is not None
