@@ -248,6 +248,75 @@ def test_a_function_that_asks_for_strides_relies_on_them() -> None:
         traced.flatten((Y.t(),), {})
 
 
+def _halved(x: torch.Tensor, flat: Callable[[torch.Tensor], torch.Tensor], change: Callable[[torch.Tensor], Any]) -> torch.Tensor:
+    y = x / 2
+    change(flat(y))
+    return y
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        lambda y: y.reshape(16),
+        lambda y: torch.reshape(input=y, shape=(-1,)),
+        torch.Tensor.flatten,
+        torch.ravel,
+        torch.Tensor.contiguous,
+        lambda y: y.to(memory_format=torch.contiguous_format),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_changed_through_a_copy_that_strides_decide_about_relies_on_them(flat: Any, turned: bool) -> None:
+    for change in (lambda z: z.mul_(3), lambda z: torch.nn.functional.relu(z, inplace=True)):
+        fn = functools.partial(_halved, flat=flat, change=change)
+        example, other = (X.t(), X) if turned else (X, X.t())
+        traced = trace(fn, (example,))
+        assert_like_eager(traced, fn, example)
+        with pytest.raises(InvalidInput, match=r"x has strides .* returns or changes depends on them"):
+            traced.flatten((other,), {})
+
+
+def test_what_is_changed_or_copied_by_itself_does_not_rely_on_strides() -> None:
+    def changed_before(x: torch.Tensor) -> torch.Tensor:
+        y = x / 2
+        y.mul_(3)
+        return y.reshape(16).to(torch.float64) + x.reshape(16)
+
+    traced = trace(changed_before, (X,))
+    assert_like_eager(traced, changed_before, X.t())
+
+
+class Settings:
+    """An object as functions get their numbers in."""
+
+    def __init__(self, by: float) -> None:
+        self.by, self.itself = by, self
+        self.more: dict[str, list[Any]] = {"shifts": [1.0, {2}]}
+
+
+def test_an_object_that_changed_is_refused_by_the_name_of_what_did() -> None:
+    settings = Settings(2.0)
+    fn = lambda x, settings: x * settings.by + settings.more["shifts"][0]  # noqa: E731
+    traced = trace(fn, (X, settings))
+    assert_like_eager(traced, fn, Y, settings)
+    assert_like_eager(traced, fn, Y, Settings(2.0))
+    changes: list[tuple[Callable[[Settings], Any], str]] = [
+        (lambda own: setattr(own, "by", 3.0), "settings.by was 2.0 when optimized, not 3.0"),
+        (lambda own: setattr(own, "by", 2), "settings.by was 2.0 when optimized, not 2;"),
+        (lambda own: own.more["shifts"].append(1), r"settings.more\['shifts'\] was 'a list of 2'"),
+        (lambda own: own.more["shifts"][1].add(3), r"settings.more\['shifts'\]\[1\] was frozenset"),
+        (lambda own: setattr(own, "other", 1), "settings was .*'other'"),
+    ]
+    for change, words in changes:
+        own = Settings(2.0)
+        change(own)
+        with pytest.raises(InvalidInput, match=words):
+            traced.flatten((Y, own), {})
+    settings.by = 4.0  # the object of the example itself
+    with pytest.raises(InvalidInput, match=r"settings.by was 2.0 when optimized, not 4.0"):
+        traced.flatten((Y, settings), {})
+
+
 class Slotted:
     """An object without attributes of its own."""
 

@@ -7,7 +7,8 @@ that has the same attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.calls.origins import is_users
 
 Kinds = tuple[type, ...]
+_MOST = 4096
+"""Parts of an object that are compared whenever it is an argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,44 @@ def has_objects(structure: TreeSpec) -> bool:
     return structure.type is OpenObject or any(map(has_objects, structure.children()))
 
 
+def parts_of(value: Any) -> tuple[tuple[str, Any], ...]:
+    """What an object of a plain class holds, however deep in containers and other such objects, with the way there: what may
+    become something else while the object stays the same. At most the first _MOST parts; () for anything else."""
+    return tuple(itertools.islice(_parts(value, "", ()), _MOST)) if _is_plain(value) else ()
+
+
+def _parts(value: Any, name: str, around: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+    """The parts, in an order that is the same for equal ones; `around` are the objects that this one is in."""
+    if id(value) in around:
+        return
+    around = (*around, id(value))
+    if _is_plain(value):
+        attributes = sorted(vars(value))
+        yield name, (type(value), tuple(attributes))
+        for attribute in attributes:
+            yield from _parts(vars(value)[attribute], f"{name}.{attribute}", around)
+    elif type(value) in (list, tuple):
+        yield name, f"a {type(value).__name__} of {len(value)}"
+        for number, part in enumerate(value):
+            yield from _parts(part, f"{name}[{number}]", around)
+    elif type(value) is dict:
+        yield name, f"a dict of {list(value)}"
+        for key, part in value.items():
+            yield from _parts(part, f"{name}[{key!r}]", around)
+    else:
+        yield name, frozenset(value) if type(value) is set else value
+
+
 class _Opening:
     """Objects that were opened, each of which may stand in one place only."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
         self._met: dict[int, Any] = {}
+        self._opening: set[int] = set()
+        """Those of which not all attributes were looked at yet."""
+        self._within_itself: set[int] = set()
+        """Those that hold themselves."""
 
     def opened(self, value: Any) -> Any:
         """The value with nodes in the place of objects."""
@@ -91,15 +126,26 @@ class _Opening:
     def _of_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, self.kinds) or not _is_plain(leaf):
             return leaf
+        if id(leaf) in self._opening:
+            self._within_itself.add(id(leaf))
+            return leaf
         if id(leaf) in self._met:
-            raise InvalidInput(f"a {type(leaf).__name__} that holds tensors stands in two places, or in itself; pass copies")
+            raise _stands_twice(leaf)
         self._met[id(leaf)] = leaf
+        self._opening.add(id(leaf))
         names = tuple(sorted(vars(leaf)))
         values = tuple(self.opened(vars(leaf)[name]) for name in names)
+        self._opening.discard(id(leaf))
         if any(isinstance(inner, self.kinds) for inner in tree_leaves(values)):
+            if id(leaf) in self._within_itself:
+                raise _stands_twice(leaf)
             return OpenObject(ObjectKind(type(leaf), names), values)
         del self._met[id(leaf)]
         return leaf
+
+
+def _stands_twice(value: Any) -> InvalidInput:
+    return InvalidInput(f"a {type(value).__name__} that holds tensors stands in two places, or in itself; pass copies")
 
 
 def _is_size(value: Any) -> bool:

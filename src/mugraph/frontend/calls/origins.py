@@ -87,6 +87,22 @@ def origins(fn: Callable[..., Any]) -> dict[int, list[Origin]]:
     return found
 
 
+def modules_reached(fn: Callable[..., Any]) -> tuple[torch.nn.Module, ...]:
+    """The modules that a function calls by a name of its own or through attributes of objects: what it is or is a method of, and
+    what its closure, globals and default arguments hold. What modules and containers hold is not looked into."""
+    found: dict[int, torch.nn.Module] = {}
+    met: dict[int, Any] = {}
+    waiting: deque[Any] = deque([fn])
+    while waiting and len(met) < _MOST:
+        value = waiting.popleft()
+        if isinstance(value, torch.nn.Module):
+            found[id(value)] = value
+        elif id(value) not in met and not isinstance(value, (torch.Tensor, Mapping, list, tuple, *_PLAIN)):
+            met[id(value)] = value
+            waiting.extend(part for _, part, _ in _steps(value))
+    return tuple(found.values())
+
+
 def holders(value: Any) -> list[tuple[str, Any]]:
     """The lists, dicts, objects with attributes and caches of functions that a value leads to, each once, with the name of a way
     there."""

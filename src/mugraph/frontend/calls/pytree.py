@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calls.calling import SignatureRecord, Slot, described, unused_name
 from mugraph.frontend.calls.captured_tensors import CapturedSource, another_kind, without_gradient
-from mugraph.frontend.calls.objects import flat, has_objects, opened
+from mugraph.frontend.calls.objects import flat, has_objects, opened, parts_of
 from mugraph.frontend.calls.origins import READ_ERRORS, reader
 from mugraph.frontend.calls.returned_values import VALUES, Results
 from mugraph.frontend.calls.saved_constants import SavedConstant, device_beside
@@ -61,6 +62,8 @@ class ArgumentLeaf:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype | None = None
     constant: Any = _NOT_A_TENSOR
+    parts: tuple[tuple[str, Any], ...] = ()
+    """What a constant that is an object held when the program was traced."""
 
     @classmethod
     def of(cls, name: str, example: Any) -> ArgumentLeaf:
@@ -69,7 +72,7 @@ class ArgumentLeaf:
             if example.is_nested:
                 raise InvalidInput(f"argument {name} is a nested tensor; use a dense tensor")
             return cls(name, tuple(example.shape), example.dtype)
-        return cls(name, constant=example)
+        return cls(name, constant=example, parts=parts_of(example))
 
     @property
     def is_tensor(self) -> bool:
@@ -79,15 +82,24 @@ class ArgumentLeaf:
     def accept(self, value: Any) -> Any:
         """`value` without its gradient; raises ShapeMismatch or InvalidInput when the program was traced with another kind."""
         if not self.is_tensor:
-            if not same_value(value, self.constant):
-                was, now = shown(self.constant), shown(value)
-                raise InvalidInput(f"argument {self.name} was {was} when optimized, not {now}; optimize again")
+            for part, *kinds in self._changed(value):
+                was, now = map(shown, kinds)
+                raise InvalidInput(f"argument {self.name}{part} was {was} when optimized, not {now}; optimize again")
             return value
         if not isinstance(value, torch.Tensor):
             raise InvalidInput(f"argument {self.name} must be a torch tensor, not {type(value).__name__}")
         if tuple(value.shape) != self.shape or value.dtype is not self.dtype:
             raise another_kind(f"argument {self.name}", value, self.shape, self.dtype)
         return without_gradient(value, f"argument {self.name}")
+
+    def _changed(self, value: Any) -> Iterator[tuple[str, Any, Any]]:
+        """Where `value` is not what the constant was: the name of a part, or "", and what was and is there."""
+        if not self.parts or type(value) is not type(self.constant):
+            return iter(() if same_value(value, self.constant) else [("", self.constant, value)])
+        now = parts_of(value)
+        pairs = zip(self.parts, now, strict=False)
+        other = ((name, was, its) for (name, was), (same, its) in pairs if name != same or not same_value(was, its))
+        return itertools.chain(other, [("", self.constant, value)] if len(now) != len(self.parts) else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +322,7 @@ class FunctionCalling:
             if wanted is not None and not lies_alike(tensor, wanted):
                 raise InvalidInput(
                     f"{self.inputs[number]} has strides {list(tensor.stride())}, optimized for {list(wanted)}: what "
-                    f"{self.name} returns depends on them; make it contiguous, or optimize again"
+                    f"{self.name} returns or changes depends on them; make it contiguous, or optimize again"
                 )
         return tensors
 

@@ -37,6 +37,13 @@ from mugraph.frontend.rewriting.flex_attention import OPERATOR, attention, faile
 from mugraph.frontend.source_lines import from_users_code, line_of_error, with_recorded_lines
 
 _QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
+_COPIES_BY_STRIDES = frozenset(
+    {
+        *(torch.Tensor.contiguous, torch.Tensor.reshape, torch.Tensor.reshape_as, torch.Tensor.flatten, torch.Tensor.ravel),
+        *(torch.reshape, torch.flatten, torch.ravel),
+    }
+)
+"""Calls that give the memory of their first argument or a copy of it, by how that lies: who writes to either depends on it."""
 _SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
 """Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
 _KEPT = frozenset({"_safe_softmax", "eye"})
@@ -104,8 +111,10 @@ class Watch(TorchFunctionMode):
         self.name = name
         self.captured = list(captured)
         self.reached: list[torch.Tensor] = []
-        self.asks_for_strides = False
         self.returned: Any = None
+        self._asks_for_strides = False
+        self._shared_by_strides: list[tuple[torch.Tensor, int]] = []
+        """Arguments and results of calls that copy by strides, each with its version behind the call."""
         self._stand_ins: dict[int, torch.Tensor] = {}
         self._made = Made((), ())
         self._below: list[Any] = []
@@ -117,13 +126,22 @@ class Watch(TorchFunctionMode):
         self._stand_ins = {id(real): other for real, other in zip(self.captured, stand_ins, strict=False)}
         return self
 
+    @property
+    def asks_for_strides(self) -> bool:
+        """Whether what the function does depends on how tensors lie: it asks for that, or writes to memory that two tensors share
+        as they lie here, and would not share otherwise, or the other way round."""
+        return self._asks_for_strides or any(tensor._version != version for tensor, version in self._shared_by_strides)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.asks_for_strides |= func in _QUESTIONS_OF_STRIDES
+        self._asks_for_strides |= func in _QUESTIONS_OF_STRIDES
         args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
         if func is OPERATOR:
             with self._all_modes():
                 return attention(*args, **kwargs)
         result = func(*args, **kwargs)
+        if func in _COPIES_BY_STRIDES or "memory_format" in kwargs:
+            shared = (*args[:1], kwargs.get("input"), result)
+            self._shared_by_strides += [(each, each._version) for each in shared if isinstance(each, torch.Tensor)]
         self._made.note(func, args, kwargs, result)
         return result
 
