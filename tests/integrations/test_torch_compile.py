@@ -204,6 +204,21 @@ def test_symbolic_sizes_that_keep_coming_are_run_by_kernels(monkeypatch: pytest.
     assert likes == [False, False, True, True, True, True]
 
 
+def test_strides_that_vary_while_sizes_do_not() -> None:
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        y = x.flatten()
+        y[3] = 5.0
+        return y.softmax(-1)
+
+    fast = compiled(changed)
+    with torch.no_grad():
+        for apart in (1, 2, 3, 1, 4):
+            numbers = torch.randn(8, 8, apart)
+            ours, theirs = (numbers.clone()[..., 0] for _ in range(2))
+            torch.testing.assert_close(fast(ours), changed(theirs), rtol=1e-5, atol=1e-5)
+            assert torch.equal(ours, theirs)
+
+
 def test_every_size_in_one_graph_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     optimize = unittest.mock.Mock(side_effect=whole_programs.superoptimize_program)
     monkeypatch.setattr(piece_optimizer, "superoptimize_program", optimize)

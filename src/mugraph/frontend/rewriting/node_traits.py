@@ -299,6 +299,8 @@ def _complaint(node: fx.Node, device: str) -> str | None:
                 return f"a tensor in it is {tensor.dtype}"
             if not is_static(tensor):
                 return "its shape varies; torch.compile(dynamic=False) optimizes every size on its own"
+            if source is node and not all(isinstance(stride, int) for stride in tensor.stride()):
+                return "how its result lies varies"  # kernels would have to lay it out by numbers that no piece is given
             if tensor.device.type != device or tensor.layout is not torch.strided:
                 return f"its tensors are {tensor.layout} on {tensor.device}"
     return None
