@@ -27,6 +27,10 @@ class IndexOutOfRange(InvalidInput, IndexError):
     """An integer that a lookup was given names no place in its table; the text says which integer and what is allowed."""
 
 
+class SharedMemory(InvalidInput):
+    """Tensors of a call share memory, and the function changes one of them; it was recorded with two that do not."""
+
+
 class UnsupportedOperator(MugraphError):
     """The traced program uses an operator, dtype or pattern outside the operator table."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import mugraph
 from mugraph.errors import GradientsDropped, InvalidInput, LeftToPyTorch, ShapeMismatch, TargetUnavailable, UnsupportedOperator
@@ -253,6 +254,147 @@ def test_what_changes_its_inputs_runs_once(grad: bool, branches: bool) -> None:
                 assert torch.equal(optimized(x), torch.full((4, 8), call).logcumsumexp(0 if branches else 1))
             assert torch.equal(x, torch.full((4, 8), call))
     assert not optimized.results
+
+
+def test_modules_that_a_function_reaches_decide_about_its_kind_of_calls() -> None:
+    class Engine:
+        def __init__(self) -> None:
+            self.model = nn.Sequential(nn.Linear(32, 16), nn.Dropout(0.5)).eval()
+
+        def step(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).exp()  # type: ignore[no-any-return]
+
+    engine = Engine()
+    model = engine.model
+    for function in (engine.step, lambda x: model(x).exp()):
+        optimized = mugraph.optimize(function, budget=120.0)
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", LeftToPyTorch)
+            for _ in range(2):
+                close(optimized(X), function(X))
+            model[1].train()
+            assert (optimized(X) == 1).any()  # exp of what was dropped
+            model.eval()
+            close(optimized(X), function(X))
+
+
+def test_a_module_that_is_put_together_otherwise_is_another_kind() -> None:
+    model = nn.Sequential(nn.Linear(32, 16), nn.ReLU()).eval()
+    optimized = mugraph.optimize(model, budget=120.0)
+    with torch.inference_mode():
+        for _ in range(2):
+            close(optimized(X), model(X))
+        model[1] = nn.GELU()
+        close(optimized(X), model(X))
+        hook = model[0].register_forward_hook(lambda module, args, result: 3 * result)
+        close(optimized(X), model(X))
+        hook.remove()
+        before = model[1].register_forward_pre_hook(lambda module, args: (args[0] - 1,))
+        close(optimized(X), model(X))
+        before.remove()
+        close(optimized(X), model(X))
+    assert len(optimized.answers) == 4
+
+
+class Scale:
+    """An object as functions get their settings in."""
+
+    def __init__(self, by: float, shifts: list[float]) -> None:
+        self.by, self.shifts = by, shifts
+
+
+def test_an_object_that_changes_is_another_kind() -> None:
+    def scaled(x: torch.Tensor, scale: Scale) -> torch.Tensor:
+        return torch.softmax(x * scale.by + x * scale.shifts[0], -1)
+
+    optimized, scale = mugraph.optimize(scaled, budget=120.0), Scale(2.0, [1.0])
+    with torch.inference_mode():
+        close(optimized(X, scale), scaled(X, scale))
+        scale.by = 5.0
+        close(optimized(X, scale), scaled(X, scale))
+        scale.shifts[0] = -3.0
+        close(optimized(X, scale), scaled(X, scale))
+        assert len(optimized.answers) == 3
+        close(optimized(X, Scale(5.0, [-3.0])), scaled(X, scale))
+        assert len(optimized.answers) == 3
+
+
+@pytest.mark.filterwarnings("ignore::mugraph.errors.LeftToPyTorch")  # there are no kernels for float64
+def test_the_type_of_new_tensors_belongs_to_the_kind() -> None:
+    def added(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x + torch.ones(32), -1)
+
+    optimized = mugraph.optimize(added, budget=120.0)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        try:
+            x = X.bfloat16()
+            assert optimized(x).dtype is added(x).dtype is dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+def test_who_watches_torch_functions_sees_them(optimized: Optimized[..., torch.Tensor]) -> None:
+    class Counting(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += func is torch.rsqrt
+            return func(*args, **(kwargs or {}))
+
+    optimized(X, W)
+    with Counting() as counting:
+        close(optimized(X, W), norm_linear(X, W))
+    assert counting.seen == 2
+    assert len(optimized.results) == 1
+
+
+class Forgotten(Optimized[..., torch.Tensor]):
+    """Another thread forgets the latest answer as soon as a call has looked at it."""
+
+    @property
+    def _latest(self) -> Any:
+        latest, self.__dict__["latest"] = self.__dict__.get("latest"), None
+        return latest
+
+    @_latest.setter
+    def _latest(self, latest: Any) -> None:
+        self.__dict__["latest"] = latest
+
+
+def test_an_answer_that_another_thread_forgets_is_looked_up(optimized: Optimized[..., torch.Tensor]) -> None:
+    forgotten = Forgotten(norm_linear, optimized.settings)
+    for _ in range(3):
+        close(forgotten(X, W), norm_linear(X, W))
+
+
+def test_an_index_out_of_range_costs_no_kernels() -> None:
+    table = torch.randn(20, 32)
+    optimized = mugraph.optimize(lambda places: torch.softmax(table[places] @ W, -1), budget=120.0)
+    places = torch.arange(8)
+    first = optimized(places)
+    with pytest.raises(IndexError, match="out of range"):
+        optimized(places + 50)
+    assert len(optimized.results) == 1
+    close(optimized(places), first)
+
+
+def test_tensors_that_share_memory_are_changed_as_the_function_does() -> None:
+    def changing(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return torch.softmax(x, -1) + y
+
+    optimized = mugraph.optimize(changing, budget=120.0)
+    with torch.inference_mode():
+        optimized(X.clone(), X.clone())
+        ours, theirs = torch.arange(40.0).view(5, 8), torch.arange(40.0).view(5, 8)
+        for first, second in ((slice(0, 4), slice(1, 5)), (slice(0, 4), slice(0, 4))):
+            optimized(ours[first].clone(), ours[second].clone())
+            close(optimized(ours[first], ours[second]), changing(theirs[first], theirs[second]))
+            assert torch.equal(ours, theirs)
+    assert optimized.results
 
 
 def test_slower_kernels_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

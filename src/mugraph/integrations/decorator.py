@@ -20,19 +20,20 @@ import torch
 
 from mugraph.api import superoptimize
 from mugraph.devices import device_for, resolved
-from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch
+from mugraph.errors import IndexOutOfRange, InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch, SharedMemory
 from mugraph.frontend import trace
 from mugraph.frontend.calls.pytree import FunctionCalling
-from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
-from mugraph.integrations.kinds_of_calls import (
+from mugraph.integrations.call_kinds import (
     Kind,
     asks_for_gradients,
+    functions_are_watched,
     kind_of_call,
     modules_of,
     stands_for_others,
     surroundings,
     tensors_of,
 )
+from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
 from mugraph.integrations.observed_sizes import ObservedSizes
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import why_nothing
@@ -97,8 +98,8 @@ class Optimized(Shared, Generic[P, R]):
         """What `fn` returns for these arguments; the first call of a kind may take up to the budget."""
         if torch.compiler.is_compiling():
             return self.fn(*args, **kwargs)
-        if self._latest is not None:
-            latest, around = self._latest
+        if (known := self._latest) is not None and not functions_are_watched():  # once: other threads call, too
+            latest, around = known
             with suppress(InvalidInput, ShapeMismatch):  # the function brings other tensors along than it did
                 usual = around == surroundings(self._modules) and not _brings_gradients(latest)
                 inputs = latest.calling.plain(args, kwargs) if usual else None
@@ -142,11 +143,17 @@ class Optimized(Shared, Generic[P, R]):
             if _brings_gradients(answer.result):
                 return self.fn(*args, **kwargs)
             outputs: R = answer.result(*args, **kwargs)
+        except IndexOutOfRange:  # the function would raise an IndexError as well
+            raise
+        except SharedMemory:
+            if self.settings.strict:
+                raise
+            return self.fn(*args, **kwargs)
         except (InvalidInput, ShapeMismatch):
             if again or self.settings.declared:
                 raise
             self._latest = None  # the function brings other tensors along than it did
-            del self.answers[kind]
+            self.answers.pop(kind, None)
             return self._answered(args, kwargs, again=True)
         if isinstance(answer.result, Superoptimized) and answer.result.is_one_program:
             self._latest = answer.result, around

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mugraph.integrations.kinds_of_calls import Kind, kind_of_call
+from mugraph.integrations.call_kinds import Kind, kind_of_call
 from mugraph.sizes.dims import Dim, Dynamic
 
 Place = tuple[int | str, int]

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from mugraph.devices.targets import target_row
-from mugraph.errors import InvalidInput, SeveralPrograms
+from mugraph.errors import InvalidInput, SeveralPrograms, SharedMemory
 from mugraph.frontend.operators.torch_casts import name_of
 from mugraph.frontend.partitioning.partition import Partition, Piece
 from mugraph.frontend.partitioning.splice import laid_out
@@ -167,13 +167,13 @@ class PartitionedResult(Superoptimized):
         )
 
     def _check_memory(self, inputs: list[torch.Tensor]) -> None:
-        """Raise InvalidInput where a tensor that is changed shares memory with another one: they were recorded as two tensors."""
+        """Raise SharedMemory where a tensor that is changed shares memory with another one: they were recorded as two tensors."""
         writes = self.cut.recorded.writes
         shared = overlapping([_extent(tensor) for tensor in inputs], writes) if writes else None
         if shared is not None:
             changed, other = (self.cut.recorded.calling.inputs[number] for number in shared)
             share = f"{changed} and {other} share memory"
-            raise InvalidInput(f"{share}, and {self.name} changes {changed}; give it tensors of their own")
+            raise SharedMemory(f"{share}, and {self.name} changes {changed}; give it tensors of their own")
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Which calls the same kernels answer, and which none may."""
+"""Which calls of a function the same kernels answer: kinds of arguments, and of what is around a call."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
-from mugraph.frontend.calls.objects import flat, leaves_of
+from mugraph.frontend.calls.objects import flat, leaves_of, parts_of
+from mugraph.frontend.calls.origins import modules_reached
 
 Kind = tuple[Any, ...]
 _VALUES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -28,15 +31,19 @@ def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Mappin
 
 
 def modules_of(fn: Callable[..., Any]) -> tuple[torch.nn.Module, ...]:
-    """The module that a function is, or is a method of, and all modules in it."""
-    owner = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
-    return tuple(owner.modules()) if isinstance(owner, torch.nn.Module) else ()
+    """The modules that a function is, is a method of or reaches by a name, and all modules in these."""
+    return tuple(module for reached in modules_reached(fn) for module in reached.modules())
 
 
 def surroundings(modules: Sequence[torch.nn.Module]) -> Kind:
-    """What decides besides the arguments which operators PyTorch calls: autocasting, and which modules train."""
+    """What decides besides the arguments what PyTorch computes: autocasting, the type of new tensors, and of each module whether
+    it trains, of which classes the modules in it are, and its hooks."""
     casts = tuple(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda"))
-    return (*casts, *[module.training for module in modules])
+    return (*casts, torch.get_default_dtype(), *map(_state_of_module, modules))
+
+
+def _state_of_module(module: torch.nn.Module) -> Kind:
+    return (module.training, *map(type, module._modules.values()), *module._forward_hooks, *module._forward_pre_hooks)
 
 
 def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor]:
@@ -52,10 +59,19 @@ def asks_for_gradients(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def stands_for_others(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors have no numbers that kernels could read: traced, mapped, with tangents, or of classes of their own."""
-    if torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0:
+    """Whether tensors have no numbers that kernels could read: traced, mapped, with tangents, or of classes of their own; or
+    somebody watches what is done to them."""
+    transformed = torch._C._functorch.maybe_current_level() is not None
+    if transformed or torch._C._len_torch_dispatch_stack() > 0 or functions_are_watched():
         return True
     return forward_ad._current_level >= 0 or any(type(tensor) not in _VALUES for tensor in tensors)
+
+
+def functions_are_watched() -> bool:
+    """Whether a mode of somebody's sees calls of torch functions, and may do something else in their place."""
+    if not torch._C._len_torch_function_stack():
+        return False
+    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
 
 def _kind_of(value: Any, dims: Mapping[int, Any]) -> Any:
@@ -70,4 +86,6 @@ def _kind_of(value: Any, dims: Mapping[int, Any]) -> Any:
     leaves, structure = flat(value)
     if len(leaves) != 1 or leaves[0] is not value:
         return (repr(structure), *(_kind_of(leaf, {}) for leaf in leaves))
+    if parts := parts_of(value):
+        return (type(value), *((name, _kind_of(part, {})) for name, part in parts))
     return (type(value), repr(value) if isinstance(value, (float, complex)) else value)  # 0.0 is not -0.0, and NaN is itself
