@@ -42,8 +42,11 @@ def surroundings(modules: Sequence[torch.nn.Module]) -> Kind:
     return (*casts, torch.get_default_dtype(), *map(_state_of_module, modules))
 
 
-def _state_of_module(module: torch.nn.Module) -> Kind:
-    return (module.training, *map(type, module._modules.values()), *module._forward_hooks, *module._forward_pre_hooks)
+def _state_of_module(module: torch.nn.Module) -> Kind | bool:
+    held, after, before = module._modules, module._forward_hooks, module._forward_pre_hooks
+    if held or after or before:
+        return (module.training, *map(type, held.values()), *after, *before)
+    return module.training  # of most modules, in every call
 
 
 def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor]:

@@ -21,6 +21,8 @@ READ_ERRORS = (LookupError, AttributeError, ValueError, TypeError)
 """What `Origin.read` raises where its way has ended."""
 _MOST = 20_000
 """Steps into objects; what lies beyond is known as it was, and not by name."""
+_FEW = 256
+"""Objects through which modules are looked for, which calls wait for."""
 _WAYS = 4
 """Ways to one object that are followed."""
 _LIBRARIES = frozenset({"builtins", "torch", "numpy"})
@@ -93,7 +95,7 @@ def modules_reached(fn: Callable[..., Any]) -> tuple[torch.nn.Module, ...]:
     found: dict[int, torch.nn.Module] = {}
     met: dict[int, Any] = {}
     waiting: deque[Any] = deque([fn])
-    while waiting and len(met) < _MOST:
+    while waiting and len(met) < _FEW:
         value = waiting.popleft()
         if isinstance(value, torch.nn.Module):
             found[id(value)] = value
