@@ -15,11 +15,11 @@ from torch import nn
 
 from frontend.symbolic_sizes.test_merged_rows import NOT_OF_ROWS
 from integrations.test_rows import compiled
-from mugraph.integrations import compared_graph, covered_graph, graph_sizes
+from mugraph.integrations import background, compared_graph, covered_graph, graph_sizes, sized_graph
 from mugraph.integrations.compared_graph import ComparedGraph
 from mugraph.integrations.covered_graph import CoveredGraph
 from mugraph.integrations.graph_axis import GraphAxis
-from mugraph.integrations.graph_sizes import SizedGraph
+from mugraph.integrations.sized_graph import RecurringSizes
 from mugraph.integrations.torch_compile import compilations
 from mugraph.runtime.benchmarking import duel
 
@@ -85,27 +85,45 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(compared_graph, "duel", functools.partial(duel, clock=lambda: made.now))
+    for module in (compared_graph, sized_graph):
+        monkeypatch.setattr(module, "duel", functools.partial(duel, clock=lambda: made.now))
     monkeypatch.setattr(compared_graph, "_SECONDS", 0.0)
     return made
 
 
-def sized(general: Run, special: Run | None = None, made: list[int] | None = None) -> SizedGraph:
+def compared(cut: Run, whole: Run, calls: Run | None = None, strict: bool = False) -> ComparedGraph:
+    return ComparedGraph(cut, whole, (1,), calls, strict)
+
+
+class Later:
+    """Work that calls of a graph leave to others."""
+
+    def __init__(self) -> None:
+        self.work: list[Any] = []
+
+    def __call__(self, work: Any) -> None:
+        self.work.append(work)
+
+    def do(self) -> None:
+        while self.work:
+            self.work.pop()(None)
+
+
+def recurring(graph: ComparedGraph, special: Run, made: list[int], later: Later, limit: int = 8) -> RecurringSizes:
     def specialized(arguments: Sequence[Any]) -> Run:
-        assert made is not None
         made.append(arguments[1])
-        return special or general
+        return special
 
-    return SizedGraph(general, specialized, numbers=(1,), limit=8)
+    return RecurringSizes(graph, specialized, limit, later)
 
 
-def call(graph: ComparedGraph, size: int) -> None:
+def call(graph: ComparedGraph | RecurringSizes, size: int) -> None:
     x = torch.randn(size, 3)
     assert torch.equal(graph(x, size)[0], x + 1)
 
 
 def test_parts_that_are_slower_as_a_whole_lose_the_classes_in_which_they_are(clock: Clock) -> None:
-    graph = ComparedGraph(clock.run(lambda size: 3.0 if size < 16 else 1.0), sized(clock.run(lambda size: 2.0)))
+    graph = compared(clock.run(lambda size: 3.0 if size < 16 else 1.0), clock.run(lambda size: 2.0))
     for size in (9, 20, 15, 31, 2):
         call(graph, size)
     assert {bits: decision.faster for bits, decision in graph.decided.items()} == {(4,): False, (5,): True, (2,): False}
@@ -117,41 +135,90 @@ def test_parts_that_are_slower_as_a_whole_lose_the_classes_in_which_they_are(clo
 
 def test_parts_that_lose_to_the_calls_of_pytorch_run_nothing_whatever_the_whole_takes(clock: Clock) -> None:
     cut, whole = clock.run(lambda size: 2.0), clock.run(lambda size: 3.0)
-    graph = ComparedGraph(cut, sized(whole), clock.run(lambda size: 1.0))
+    graph = compared(cut, whole, clock.run(lambda size: 1.0))
     call(graph, 9)
     assert not graph.decided[4,].faster
     assert [each.speedup for each in graph.duels[4,]] == [1.5, 0.5]
-    faster = ComparedGraph(cut, sized(whole), clock.run(lambda size: 4.0))
+    faster = compared(cut, whole, clock.run(lambda size: 4.0))
     call(faster, 9)
     assert faster.decided[4,].faster
 
 
-def test_a_comparison_gives_no_size_kernels_of_its_own(clock: Clock) -> None:
-    made: list[int] = []
-    graph = ComparedGraph(clock.run(lambda size: 3.0), sized(clock.run(lambda size: 2.0), made=made))
-    call(graph, 9)
-    call(graph, 9)
-    assert made == [], "these are two calls, however often the whole was called in a duel"
-    call(graph, 9)
+@pytest.mark.parametrize(("parts", "uses"), [(3.0, 3), (1.0, 32)])
+def test_a_size_that_keeps_coming_gets_kernels_and_no_call_waits(parts: float, uses: int, clock: Clock) -> None:
+    """Where the graph runs as a whole at the third call, however often a duel called it, and where parts do after 32."""
+    later, made = Later(), list[int]()
+    graph = compared(clock.run(lambda size: parts), clock.run(lambda size: 2.0))
+    sizes = recurring(graph, clock.run(lambda size: 0.5), made, later)
+    for _ in range(uses - 1):
+        call(sizes, 9)
+    assert later.work == []
+    call(sizes, 9)
+    before = clock.now
+    call(sizes, 9)
+    assert made == [], "nothing was made for these calls"
+    assert clock.now - before >= min(parts, 2.0)
+    later.do()
     assert made == [9]
+    before = clock.now
+    call(sizes, 9)
+    assert clock.now - before == 0.5
+    assert sizes.duels[9,].speedup == min(parts, 2.0) / 0.5
+    before = clock.now
+    call(sizes, 10)
+    assert clock.now - before == min(parts, 2.0), "another size of the class runs as before"
 
 
-def test_kernels_for_a_size_are_what_parts_are_compared_with_once_there_are_some(clock: Clock) -> None:
-    whole = sized(clock.run(lambda size: 2.0), clock.run(lambda size: 0.5), [])
-    graph = ComparedGraph(clock.run(lambda size: 1.0), whole)
-    call(graph, 9)
-    whole.runs[9,] = whole.specialized((None, 9))
-    for _ in range(31):
-        assert graph.decided[4,].faster
-        call(graph, 9)
-    assert graph.decided[4,].faster
-    call(graph, 9)
-    assert not graph.decided[4,].faster, "it is looked at again after 32 calls"
+@pytest.mark.parametrize("parts", [3.0, 1.0])
+def test_kernels_for_a_size_that_are_not_clearly_faster_do_not_serve(parts: float, clock: Clock) -> None:
+    later, made = Later(), list[int]()
+    usual = min(parts, 2.0)
+    graph = compared(clock.run(lambda size: parts), clock.run(lambda size: 2.0))
+    sizes = recurring(graph, clock.run(lambda size: usual), made, later)
+    for _ in range(40):
+        call(sizes, 9)
+        later.do()
+    assert made == [9], "they are made once"
+    assert sizes.runs[9,] is sizes.compared
+    assert not sizes.duels[9,].clear
+
+
+def test_kernels_for_a_size_that_return_something_else_do_not_serve(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    later = Later()
+    graph = compared(clock.run(lambda size: 3.0), clock.run(lambda size: 2.0))
+    sizes = recurring(graph, clock.run(lambda size: 0.1, add=1.01), [], later)
+    for _ in range(5):
+        call(sizes, 9)
+        later.do()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert not sizes.duels
+
+
+def test_kernels_for_a_size_that_raise_do_not_serve(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(x: torch.Tensor, size: int) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    later = Later()
+    sizes = recurring(compared(clock.run(lambda size: 3.0), clock.run(lambda size: 2.0)), broken, [], later)
+    for _ in range(5):
+        call(sizes, 9)
+        later.do()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_only_so_many_sizes_that_keep_coming_get_kernels(clock: Clock) -> None:
+    later, made = Later(), list[int]()
+    graph = compared(clock.run(lambda size: 3.0), clock.run(lambda size: 2.0))
+    sizes = recurring(graph, clock.run(lambda size: 0.5), made, later, limit=2)
+    for size in (9, 10, 11) * 4:
+        call(sizes, size)
+        later.do()
+    assert made == [9, 10]
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_parts_that_return_something_else_run_nothing(strict: bool, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    graph = ComparedGraph(clock.run(lambda size: 0.1, add=1.01), sized(clock.run(lambda size: 2.0)), strict=strict)
+    graph = compared(clock.run(lambda size: 0.1, add=1.01), clock.run(lambda size: 2.0), strict=strict)
     for size in (9, 9, 50):
         call(graph, size)
     assert not graph.decided
@@ -162,12 +229,12 @@ def test_parts_that_raise_run_nothing(clock: Clock, caplog: pytest.LogCaptureFix
     def broken(x: torch.Tensor, size: int) -> Any:
         raise ZeroDivisionError("a defect")
 
-    graph = ComparedGraph(broken, sized(clock.run(lambda size: 2.0)))
+    graph = compared(broken, clock.run(lambda size: 2.0))
     for size in (9, 9, 50):
         call(graph, size)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(ZeroDivisionError):
-        ComparedGraph(broken, sized(clock.run(lambda size: 2.0)), strict=True)(torch.randn(9, 3), 9)
+        compared(broken, clock.run(lambda size: 2.0), strict=True)(torch.randn(9, 3), 9)
 
 
 # --- in torch.compile ------------------------------------------------------------------------------------------------
@@ -271,6 +338,33 @@ def test_a_graph_that_is_cut_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPa
         with torch.inference_mode():
             for length in (4, 17, 47, 63):
                 assert_right(fast, model, torch.randint(50, (1, length)))
+
+
+def test_a_length_that_keeps_coming_gets_kernels_behind_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wins: what is made is proved, compared with what ran the length, and in place or not."""
+    found = list[RecurringSizes]()
+
+    class Noted(RecurringSizes):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            found.append(self)
+
+    monkeypatch.setattr(graph_sizes, "RecurringSizes", Noted)
+    monkeypatch.setattr(sized_graph, "_USES_BY_PARTS", 3)
+    model = Prompt().eval()
+    fast = compiled(model, ALL | {"keep": "faster", "budget": 6.0})
+    with torch.inference_mode():
+        assert_right(fast, model, marked(torch.randint(50, (1, 20)), 1))
+        done = compilations.in_all
+        for _ in range(4):
+            assert_right(fast, model, torch.randint(50, (1, 20)))
+        (graph,) = found
+        assert background.wait(300.0)
+        assert compilations.in_all > done
+        assert [*graph.duels] == [(20,)] == [*graph.runs]
+        assert (graph.runs[20,] is not graph.general) == graph.duels[20,].clear
+        for length in (20, 20, 21, 5):
+            assert_right(fast, model, torch.randint(50, (1, length)))
 
 
 def test_graphs_that_draw_random_numbers_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mugraph.integrations.background import Run
-from mugraph.integrations.graph_sizes import SizedGraph
+from mugraph.integrations.sized_graph import SizedGraph
 
 
 def general(*arguments: Any) -> str:

@@ -3,7 +3,7 @@
 What runs the parts of a graph is chosen part by part, and each choice may be right while all of them are slower than the graph as
 it was: every part is a call of Python, and chunks are taken out and joined. So both ways are called with what the first call of a
 class of sizes gives, must return the same, and take turns at the clock; and so do parts and PyTorch's calls of the graph, for the
-whole may be slower than these before a size has kernels of its own. A class has all sizes between two powers of two.
+whole may be slower than these. A class has all sizes between two powers of two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -29,18 +29,10 @@ _SECONDS = 0.25
 _log = logging.getLogger("mugraph.torch_compile")
 
 
-class Whole(Protocol):
-    """A graph as a whole, whose arguments `numbers` are its sizes."""
-
-    numbers: tuple[int, ...]
-
-    def __call__(self, *arguments: Any) -> Any: ...
-    def for_now(self, arguments: Sequence[Any]) -> Run: ...
-
-
 class ComparedGraph:
     """A graph by its parts (`cut`) at each class of sizes where, as the first call of the class found, these are faster than the
-    graph as a `whole` and than PyTorch's `calls` of it, and as a whole at the others.
+    graph as a `whole` and than PyTorch's `calls` of it, and as a whole at the others. `numbers` are the arguments that decide all
+    sizes.
 
     Which it is, is looked at again after some calls. The graph is run as a whole for good once its parts raise while they are
     compared, or return something else; both is reported, and with `strict` what was raised is raised. Calls draw no random
@@ -48,8 +40,17 @@ class ComparedGraph:
     the background, by `turn`.
     """
 
-    def __init__(self, cut: Run, whole: Whole, calls: Run | None = None, strict: bool = False, turn: Turn | None = None) -> None:
+    def __init__(
+        self,
+        cut: Run,
+        whole: Run,
+        numbers: Sequence[int],
+        calls: Run | None = None,
+        strict: bool = False,
+        turn: Turn | None = None,
+    ) -> None:
         self.cut, self.whole, self.calls, self.strict = cut, whole, calls, strict
+        self.numbers = tuple(numbers)
         self.decided: dict[tuple[int, ...], Decision] = {}
         """By class whether parts are the faster ones."""
         self.duels: dict[tuple[int, ...], list[Duel]] = {}
@@ -60,12 +61,25 @@ class ComparedGraph:
         self._turn = turn or Turn()
 
     def __call__(self, *arguments: Any) -> Any:
-        sizes = tuple([arguments[number].bit_length() for number in self.whole.numbers])
+        sizes = self._class_of(arguments)
         decision = self.decided.get(sizes)
         if decision is None or decision.is_due():
             decision = self._looked_at(sizes, arguments)
         run = self.cut if decision is not None and decision.faster else self.whole
         return run(*arguments)
+
+    def is_by_parts(self, arguments: Sequence[Any]) -> bool:
+        """Whether parts are known to run calls of this class of sizes; it does not count as one."""
+        decision = self.decided.get(self._class_of(arguments))
+        return decision is not None and decision.faster and not self._failed
+
+    def for_now(self, arguments: Sequence[Any]) -> Run:
+        """What runs such calls, as far as is known."""
+        return self.cut if self.is_by_parts(arguments) else self.whole
+
+    def _class_of(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        """By how many bits sizes have."""
+        return tuple([arguments[number].bit_length() for number in self.numbers])
 
     def _looked_at(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> Decision | None:
         """What is decided of a class by comparing, or was where that is left to others; None where nothing was."""
@@ -77,7 +91,7 @@ class ComparedGraph:
 
     def _prepare(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
         """Make a call by parts, which must return what the graph does."""
-        wrong = self._tried(lambda: contradiction(self.whole.for_now(arguments)(*arguments), self.cut(*arguments)))
+        wrong = self._tried(lambda: contradiction(self.whole(*arguments), self.cut(*arguments)))
         if wrong:
             self._failed = True
             _log.error("a graph returns something else by parts, it is run as a whole; please report this: %s", wrong)
@@ -93,7 +107,7 @@ class ComparedGraph:
     def _duels(self, arguments: Sequence[Any]) -> list[Duel]:
         """Parts beside each other way, until they lose."""
         duels: list[Duel] = []
-        for other in filter(None, (self.whole.for_now(arguments), self.calls)):
+        for other in filter(None, (self.whole, self.calls)):
             duels.append(duel(functools.partial(self.cut, *arguments), functools.partial(other, *arguments), _SECONDS))
             if duels[-1].speedup <= 1:
                 break

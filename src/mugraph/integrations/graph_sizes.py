@@ -6,15 +6,14 @@ that reduce a symbolic size, as attention does a growing cache of keys, run by k
 (`mugraph.integrations.masked_run`). Where more is computed, the graph is cut: parts that do the same to every row of a batch or a
 length run in chunks of rows (`mugraph.frontend.symbolic_sizes.row_parts`), parts that reduce a size by capacities, and PyTorch
 makes the calls between them. That serves any size from its first call on. Where it is slower than the graph as a whole
-(`mugraph.integrations.compared_graph`), and of graphs that are not cut, a size gets kernels when it comes the third time
-(`SizedGraph`), and only so many sizes do.
+(`mugraph.integrations.compared_graph`) PyTorch makes the calls that depend on a size. Sizes that keep coming get kernels of their
+own (`mugraph.integrations.sized_graph`), and only so many do: of a graph that is cut they are made in the background.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,7 +36,7 @@ from mugraph.frontend.symbolic_sizes.masked_parts import (
     with_parts,
 )
 from mugraph.frontend.symbolic_sizes.row_parts import RowPart, row_parts
-from mugraph.integrations.background import BackgroundGraph, Later, Run, Turn
+from mugraph.integrations.background import BackgroundGraph, Run, Turn
 from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.compared_graph import ComparedGraph
 from mugraph.integrations.covered_graph import CoveredGraph
@@ -45,6 +44,7 @@ from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
 from mugraph.integrations.optimized_graph import optimized, planned
+from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph
 from mugraph.integrations.sliced_graph import sliced_graph
 from mugraph.pieces.piece_optimizer import GraphsByForm
 from mugraph.pieces.piece_options import PieceOptions
@@ -53,10 +53,6 @@ from mugraph.selection.structure_key import form_of
 from mugraph.sizes.growing_kernels import short_iterations
 from mugraph.support.deadline import Deadline
 
-_USES = 3
-"""How often a size must come to be worth seconds."""
-_REMEMBERED = 4096
-"""Sizes that are counted before counting starts anew."""
 _TRIED = 0.75
 """Of the time that is left, what a part of the search space may take where another one is tried behind it."""
 _COMPILED_SECONDS = 5.0
@@ -66,67 +62,6 @@ _AHEAD = 4
 kernels can run: lengths vary widely."""
 
 _log = logging.getLogger("mugraph.torch_compile")
-
-
-class SizedGraph:
-    """A graph as it runs at any size (`general`), and by what `specialized` makes of its arguments for up to `limit` sizes.
-
-    `numbers` are the arguments that decide all sizes. Safe to call from several threads: while one waits for kernels, the
-    others run the general graph, and all do where they are made in the background, by `later`. What `specialized` raises is
-    reported, and that size stays with the general graph; with `strict` it is raised.
-    """
-
-    def __init__(
-        self,
-        general: Run,
-        specialized: Callable[[Sequence[Any]], Run],
-        numbers: Sequence[int],
-        limit: int,
-        strict: bool = False,
-        later: Later | None = None,
-    ) -> None:
-        self.general, self.specialized = general, specialized
-        self.numbers, self.limit, self.strict = tuple(numbers), limit, strict
-        self.runs: dict[tuple[Any, ...], Run] = {}
-        """By size, what runs it."""
-        self._uses: Counter[tuple[Any, ...]] = Counter()
-        self._turn = Turn(later)
-
-    def __call__(self, *arguments: Any) -> Any:
-        sizes = tuple([arguments[number] for number in self.numbers])
-        run = self.runs.get(sizes)
-        if run is None:
-            run = self._counted(sizes, arguments)
-        return run(*arguments)
-
-    def for_now(self, arguments: Sequence[Any]) -> Run:
-        """What runs a call until its size has kernels; it does not count."""
-        return self.runs.get(tuple([arguments[number] for number in self.numbers]), self.general)
-
-    def _counted(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
-        if len(self.runs) < self.limit:
-            if len(self._uses) == _REMEMBERED:
-                self._uses.clear()
-            self._uses[sizes] += 1
-            if self._uses[sizes] >= _USES:
-                self._turn.take(functools.partial(self._add, sizes, arguments))
-        return self.runs.get(sizes, self.general)
-
-    def _add(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> None:
-        if sizes not in self.runs and len(self.runs) < self.limit:
-            self.runs[sizes] = self._made(sizes, arguments)
-
-    def _made(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
-        _log.info("sizes %s of a graph keep coming: they get kernels (%d of %d)", sizes, len(self.runs) + 1, self.limit)
-        if len(self.runs) + 1 == self.limit:
-            _log.info("no more sizes of this graph get kernels; option sizes=... allows more than %d", self.limit)
-        try:
-            return self.specialized(arguments)
-        except Exception:  # a model must run whatever goes wrong in here
-            if self.strict:
-                raise
-            _log.warning("optimizing a graph for sizes %s failed, it runs without; please report this", sizes, exc_info=True)
-            return self.general
 
 
 def at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: BackgroundGraph, changed: Sequence[int] = ()) -> Run:
@@ -161,12 +96,16 @@ def at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: Backgroun
         at_size = functools.partial(_in_slices, axis, options, module, graphs, graph)
         return CoveredGraph(general, at_size, axis, options.sizes, options.budget, options.strict, Turn(later))
 
+    if cut is not None:
+        compared = ComparedGraph(cut, general, numbers, module.forward, options.strict, Turn(later))
+        behind = functools.partial(_behind_calls, options, module, graphs, graph, {})
+        return RecurringSizes(compared, behind, options.sizes, graph.later)
+
     def specialized(arguments: Sequence[Any]) -> Run:
         return _at_size(options, module, graphs, graph, arguments, options.budget)
 
     _log.info("sizes of a graph are optimized one by one, when they come the third time")
-    whole = SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
-    return whole if cut is None else ComparedGraph(cut, whole, module.forward, options.strict, Turn(later))
+    return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
 
 
 def _at_size(
@@ -180,6 +119,21 @@ def _at_size(
     """The optimized graph at the sizes of some arguments."""
     with _disable_current_modes():
         return optimized(options, concrete(module, arguments), graphs, graph, budget).forward
+
+
+def _behind_calls(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    graphs: GraphsByForm,
+    graph: BackgroundGraph,
+    known: GraphsByForm,
+    arguments: Sequence[Any],
+) -> Run:
+    """The same, made in the background while calls go on: another process searches. `known` is what was found so, which no other
+    thread changes."""
+    known.update({form: found for form, found in dict(graphs).items() if form not in known})
+    quiet = replace(options, background=True, progress=None, strict=False)
+    return _at_size(quiet, module, known, graph, arguments, options.budget)
 
 
 def _in_slices(
