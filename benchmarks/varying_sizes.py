@@ -40,10 +40,11 @@ _FREE = (
     "view _unsafe_view reshape transpose t permute as_strided slice select narrow unsqueeze squeeze expand alias detach empty "
 )
 _FREE += (
-    "empty_strided empty_like resize_ split split_with_sizes chunk unbind lift_fresh item _local_scalar_dense flatten unflatten"
+    "empty_strided empty_like resize_ split split_with_sizes chunk unbind lift_fresh item _local_scalar_dense flatten unflatten "
 )
+_FREE += "resolve_conj resolve_neg result_type set_ zeros ones full fill_ zero_ scalar_tensor arange"
 FREE = frozenset(f"aten::{name}" for name in _FREE.split())
-"""What moves no elements."""
+"""What reads no elements of a tensor, or is asked for by calls that do."""
 
 
 class Layer(nn.Module):
@@ -188,12 +189,19 @@ CASES = {
 
 
 def elements(call: Callable[[], Any]) -> int:
-    """How many elements PyTorch's calls read in it, each with all of its operands."""
+    """How many elements PyTorch's calls read in it, each with all of its operands but lists of tensors, whose shapes PyTorch does
+    not record: of calls that ask for others, which do the work, these are counted alone."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
         call()
-    leaves = (event for event in seen.events() if not any(child.name.startswith("aten::") for child in event.cpu_children))
-    read = (event for event in leaves if event.name.startswith("aten::") and event.name not in FREE)
-    return sum(math.prod(shape) for event in read for shape in event.input_shapes if all(isinstance(size, int) for size in shape))
+    doing = [event for event in seen.events() if _reads(event) and not any(map(_reads, event.cpu_children))]
+    return sum(math.prod(shape) for event in doing for shape in event.input_shapes if shape)
+
+
+def _reads(event: Any) -> bool:
+    """Whether an event of a profile is a call of PyTorch that reads tensors, itself or by others."""
+    if event.name == "aten::to":  # of a tensor that is so already it returns this
+        return any(map(_reads, event.cpu_children))
+    return event.name.startswith("aten::") and event.name not in FREE
 
 
 def calls(name: str, way: str, options: argparse.Namespace) -> list[dict[str, Any]]:

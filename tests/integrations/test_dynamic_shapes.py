@@ -140,6 +140,9 @@ def test_declarations_that_fit_nothing_are_refused(dynamic: Any, table: Any, mat
 def test_a_range_is_a_range() -> None:
     with pytest.raises(InvalidInput, match="low <= high"):
         Dim("batch", 4, 2)
+    for low, high in ((0, 0), (-1, 4)):
+        with pytest.raises(InvalidInput, match="0 <= low <= high, and high from 1 on"):
+            Dim("batch", low, high)
 
 
 def _program(rows: int) -> Program:

@@ -44,7 +44,7 @@ from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
 from mugraph.selection.whole_programs import names_of
-from mugraph.sizes.dims import Dynamic
+from mugraph.sizes.dims import Declared, Dynamic
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
@@ -118,6 +118,8 @@ class Optimized(Shared, Generic[P, R]):
         return tuple(answer.result for answer in self.answers.values() if answer.result is not None and not answer.reason)
 
     def _answered(self, args: Sequence[Any], kwargs: Mapping[str, Any], again: bool = False) -> R:
+        if self.settings.is_empty(args, kwargs):
+            return self.fn(*args, **kwargs)
         self._modules = modules_of(self.fn)
         around = surroundings(self._modules)
         try:
@@ -300,6 +302,13 @@ class Settings:
     def declared(self) -> Dynamic:
         """The dimensions that were declared."""
         return self.dynamic if isinstance(self.dynamic, Mapping) else {}
+
+    def is_empty(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call has nothing in a dimension that varies and may be 0; raises what `Declared.sizes_of` raises."""
+        if self.dynamic is True:
+            return any(tensor.numel() == 0 for tensor in tensors_of(args, kwargs))
+        declared = Declared.of(self.declared) if self.declared else None
+        return declared is not None and declared.may_be_empty and 0 in declared.sizes_of(args, kwargs)
 
     @property
     def of_all(self) -> dict[str, Any]:

@@ -25,16 +25,14 @@ class ObservedSizes:
     def dynamic(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Dynamic:
         """The dimensions of a call's arguments that differ from those of an earlier call of its kind, this one included.
 
-        Dimensions that were alike in every call have one name. Nothing is dynamic in the first call, and in one of a tensor
-        without elements, which is forgotten. Tensors in containers count as they are. Raises TypeError for values without a hash.
+        Dimensions that were alike in every call have one name. Nothing is dynamic in the first call. All tensors have elements.
+        Tensors in containers count as they are. Raises TypeError for values without a hash.
         """
         named: dict[int | str, Any] = {**dict(enumerate(args)), **dict(sorted(kwargs.items()))}
         tensors = {argument: value for argument, value in named.items() if isinstance(value, torch.Tensor)}
         free = {argument: dict.fromkeys(range(tensor.dim())) for argument, tensor in tensors.items()}
         places = [(argument, position) for argument, dims in free.items() for position in dims]
         sizes = [int(tensors[argument].shape[position]) for argument, position in places]
-        if 0 in sizes:
-            return {}
         kind = kind_of_call(args, kwargs, free)
         with self._one_at_a_time:
             columns = self._of_kinds.setdefault(kind, _Columns(sizes))

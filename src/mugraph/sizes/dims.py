@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mugraph.errors import InvalidInput, ShapeMismatch
@@ -22,15 +22,21 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A dimension of size `low` to `high`, both included; dimensions of one name have the same size in every call."""
+    """A dimension of size `low` to `high`, both included; dimensions of one name have the same size in every call.
+
+    Where `low` is 0 calls may have nothing of it, as of an empty batch: the function itself answers these.
+    """
 
     name: str
     low: int
     high: int
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.low, int) and isinstance(self.high, int) and 1 <= self.low <= self.high):
-            raise InvalidInput(f"dimension {self.name} ranges from {self.low!r} to {self.high!r}; use 1 <= low <= high")
+        numbers = isinstance(self.low, int) and isinstance(self.high, int)
+        if not (numbers and 0 <= self.low <= self.high and self.high >= 1):
+            raise InvalidInput(
+                f"dimension {self.name} ranges from {self.low!r} to {self.high!r}; use 0 <= low <= high, and high from 1 on"
+            )
 
     def check(self, size: int) -> None:
         """Raise ShapeMismatch for a size that was not declared."""
@@ -68,6 +74,22 @@ class Declared:
         if not dims:
             raise InvalidInput("no dimension is dynamic; declare one, or use mugraph.superoptimize")
         return cls(dynamic, dims)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether size 0 is declared of a dimension."""
+        return any(dim.low == 0 for dim in self.dims.values())
+
+    def from_one(self) -> Declared:
+        """What is declared of calls that have something of every dimension."""
+        if not self.may_be_empty:
+            return self
+        return Declared.of(
+            {
+                argument: {place: replace(dim, low=max(dim.low, 1)) for place, dim in dims.items()}
+                for argument, dims in self.dynamic.items()
+            }
+        )
 
     def only(self, name: str) -> Declared:
         """What is declared of one of the dimensions."""

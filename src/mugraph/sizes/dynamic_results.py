@@ -73,7 +73,10 @@ class DynamicSuperoptimized(Shared):
         self.fn, self.settings = fn, dict(settings)
         self.times = StageTimes() if times is None else times
         """What was made so far took so long."""
-        self.declared = Declared.of(dynamic)
+        self.asked = Declared.of(dynamic)
+        """What calls may have, also of size 0, at which the function itself answers."""
+        self.declared = self.asked.from_one()
+        """What kernels are made for."""
         self.dims = self.declared.dims
         self.sliced: SlicedFunction | None = None
         self.pieced: PiecedFunction | None = None
@@ -103,14 +106,14 @@ class DynamicSuperoptimized(Shared):
         """What the function returns for these arguments; raises ShapeMismatch for sizes outside the declared ranges."""
         run = None if kwargs else self._run_at_once(args)
         if run is None:
-            sizes = self.declared.sizes_of(args, kwargs)
+            sizes = self.asked.sizes_of(args, kwargs)
             run = self._runs.get(sizes)
             if run is None:
                 run = self._runs[sizes] = self._run(sizes, args, kwargs)
         try:
             return run(*args, **kwargs)
         except ShapeMismatch:
-            self.declared.sizes_of(args, kwargs)  # which says where sizes disagree
+            self.asked.sizes_of(args, kwargs)  # which says where sizes disagree
             raise
 
     def prepare(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -159,8 +162,11 @@ class DynamicSuperoptimized(Shared):
         return self.pieced is None and self.sliced is not None and self.sliced.is_acted_on_by(made.graph)
 
     def at(self, *args: Any, **kwargs: Any) -> Superoptimized:
-        """The result for these very sizes of arguments, made now if they are new."""
-        sizes = self.declared.sizes_of(args, kwargs)
+        """The result for these very sizes of arguments, made now if they are new; raises ShapeMismatch for those that none can
+        have."""
+        sizes = self.asked.sizes_of(args, kwargs)
+        if 0 in sizes:
+            raise ShapeMismatch("nothing is made for calls with a dimension of size 0: the function itself answers them")
         if sizes not in self.specializations:
             with self._lock:
                 if sizes not in self.specializations:
@@ -195,6 +201,12 @@ class DynamicSuperoptimized(Shared):
     @property
     def claim(self) -> str:
         """For which sizes results hold, and why, in words."""
+        empty = " and ".join(name for name, dim in self.asked.dims.items() if dim.low == 0)
+        return f"{self._claim}. The function itself answers where {empty} is 0" if empty else self._claim
+
+    @property
+    def _claim(self) -> str:
+        """The same of sizes from 1 on."""
         if self.rows is not None:
             return self.rows.claim
         if self.batches is not None:
@@ -252,7 +264,7 @@ class DynamicSuperoptimized(Shared):
 
     def sizes_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes:
         """The sizes of the declared dimensions; raises ShapeMismatch where they are out of range or disagree."""
-        return self.declared.sizes_of(args, kwargs)
+        return self.asked.sizes_of(args, kwargs)
 
     def nearest(self, sizes: Sizes) -> Sizes:
         """The sizes of the table that differ by the smallest factors."""
@@ -262,18 +274,20 @@ class DynamicSuperoptimized(Shared):
         """Write the table, or the capacities, as a folder that `DynamicSuperoptimized.load` reads (`mugraph.sizes.saved_sizes`,
         `mugraph.sizes.saved_pieced`, `mugraph.sizes.saved_capacities`, `mugraph.sizes.saved_batches`).
 
+        The function is not saved, so that calls with a dimension of size 0 have no answer once it is loaded.
+
         Raises StorageError where each size has kernels of its own, where the function itself answers at sizes that nothing else
         runs, or no capacity holds some, and what saving a result raises.
         """
         from mugraph.sizes import saved_batches, saved_capacities  # loads PyTorch
 
         if self.batches is not None:
-            return saved_batches.save(Path(path), self.batches, self.declared, self.claim)
+            return saved_batches.save(Path(path), self.batches, self.declared, self._claim)
         if self.capacities is not None:
-            return saved_capacities.save(Path(path), self.capacities, self.declared.dynamic, self.claim)
+            return saved_capacities.save(Path(path), self.capacities, self.declared.dynamic, self._claim)
         if self.rows is not None:
-            return self.rows.result._save_sizes(Path(path), self.claim, self.rows.function)
-        return self._save_sizes(Path(path), self.claim)
+            return self.rows.result._save_sizes(Path(path), self._claim, self.rows.function)
+        return self._save_sizes(Path(path), self._claim)
 
     def _save_sizes(self, path: Path, claim: str, of_rows: RowFunction | None = None) -> Path:
         """Write the table of what acts on slices; where these are the rows of two dimensions, say so."""
@@ -323,6 +337,8 @@ class DynamicSuperoptimized(Shared):
 
     def _run(self, sizes: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What answers calls with these sizes."""
+        if 0 in sizes:
+            return self.fn
         if sizes in self.specializations:
             return self.specializations[sizes]
         if not self._is_for_all_sizes:

@@ -62,6 +62,15 @@ def said_of(dim: Dim, dynamic: Dynamic, claim: str, compared: Sequence[int]) -> 
     }
 
 
+def dim_said(said: Mapping[str, Any]) -> Dim:
+    """The dimension that a document describes; raises what `RangeFolder.well_formed` knows for what is none, or has size 0, for
+    which nothing is saved."""
+    dim = Dim(str(said["name"]), said["low"], said["high"])
+    if dim.low < 1:
+        raise ValueError(f"{dim.name} ranges from {dim.low}, and results are for sizes from 1 on")
+    return dim
+
+
 def seconds_of(said: Any) -> float:
     """Seconds that a document says; raises ValueError for what are none, by which nothing could be planned."""
     seconds = float(said)
@@ -120,9 +129,8 @@ class RangeFolder:
 
     @property
     def dim(self) -> Dim:
-        """The dimension and its range."""
-        said = self.record["dimension"]
-        return Dim(str(said["name"]), said["low"], said["high"])
+        """The dimension and its range, which begins at 1 or later; raises what `well_formed` knows."""
+        return dim_said(self.record["dimension"])
 
     @property
     def dynamic(self) -> tuple[tuple[int | str, int], ...]:

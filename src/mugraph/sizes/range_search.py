@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mugraph.errors import InvalidInput
 from mugraph.frontend import require_torch
 from mugraph.sizes.dims import Declared, Dynamic, Sizes
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, Optimize
@@ -32,7 +33,10 @@ def superoptimized_for_sizes(
 ) -> DynamicSuperoptimized:
     """What `mugraph.superoptimize` makes for ranges of sizes, which `optimize` is."""
     result = DynamicSuperoptimized(fn, dynamic, settings, optimize)
-    result.declared.sizes_of(*arguments)
+    sizes = result.asked.sizes_of(*arguments)
+    if 0 in sizes:
+        empty = " and ".join(name for name, size in zip(result.dims, sizes, strict=True) if not size)
+        raise InvalidInput(f"the example has size 0 of {empty}, with which nothing can be timed; give one of size 1 or more")
     listed = None if table is None else result.declared.listed(table)
     require_torch("to optimize PyTorch functions")
     _fill(result, arguments, listed, Deadline(budget))
