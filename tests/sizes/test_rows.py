@@ -261,6 +261,10 @@ def test_the_command_asks_whose_function_it_is(folder: Path, tmp_path: Path, cap
         (lambda said: said["rows"]["first"].update(high=7), "do not make up|are the rows"),
         (lambda said: said["rows"].update(results=[-1, None]), "two dimensions"),
         (lambda said: said.update(inputs=[0, None]), "two dimensions|does not take|side by side"),
+        (lambda said: said.update(rows=None), "saved range is malformed|sizes.json is malformed"),
+        (lambda said: said["rows"].update(results=[None, None]), "rows in other places"),
+        (lambda said: said["rows"].update(results=[0, 0]), "rows in other places"),
+        (lambda said: said["rows"].update(results=[None, 0]), "rows in other places"),
     ],
 )  # fmt: skip
 def test_other_dimensions_than_were_saved_are_refused(

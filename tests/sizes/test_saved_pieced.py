@@ -227,7 +227,7 @@ FAULTS: list[tuple[Change, str]] = [
     (put(given=0), "malformed"),
     (put(given=2), "takes other tensors"),
     (put(given=True), "malformed"),
-    (put(structure={"tuple": []}), "malformed|another structure"),
+    (put(structure={"tuple": []}), "malformed|another structure|another function"),
     (put(dimension={"name": "batch", "low": 0, "high": 40}), "pieced.json"),
     (put(dimension={"name": "batch", "low": 1, "high": 39}), "malformed"),
     (along_the_batch, "pieced.json: its calls are not those of slices: logcumsumexp: it acts along the axis"),
@@ -264,6 +264,58 @@ def test_swapped_results_are_refused(folder: Path, tmp_path: Path) -> None:
     swapped = copied("another piece", "pieced/8/programs/1", "pieced/8/programs/0")
     listed_again(swapped / "pieced" / "8")
     refused(listed_again(swapped), "program 0 is not what its calls")
+
+
+def whole(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One program, which takes and returns tensors as `mixed` does."""
+    z = F.silu(x @ W) @ V
+    return torch.softmax(z, -1), z.reshape(-1, 8) * 2, W.exp()
+
+
+def summed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Pieces of which one call is another than that of `mixed`."""
+    y = F.silu(x @ W).cumsum(-1)
+    z = (y * y.sigmoid()) @ V
+    return torch.softmax(z, -1), z.reshape(-1, 8) * 2, W.exp()
+
+
+def turned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`mixed`, of which one result is another by a number that no shape tells."""
+    y = F.silu(x @ W).logcumsumexp(-1)
+    z = (y * y.sigmoid()) @ V
+    return torch.softmax(z, -1), z.reshape(-1, 8) * 2.02, W.exp()
+
+
+@pytest.mark.parametrize("fn", [whole, summed, turned])
+def test_a_result_of_another_function_for_size_1_is_refused(fn: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    another = mugraph.superoptimize(fn, (drawn(1, 16),), budget=20.0, profile=False)
+    planted = with_another(folder, tmp_path / "planted", "pieced/1", lambda path: another.save(path))
+    refused(planted, "pieced/1 is another function than pieced.json says at size 1; do not use it, optimize and save again")
+
+
+def test_a_result_of_the_function_for_size_1_is_read_whatever_it_runs(folder: Path, tmp_path: Path) -> None:
+    """Also one whose calls are recorded otherwise: what they return counts then."""
+
+    def as_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.silu(x.reshape(1, 16) @ W).logcumsumexp(-1)
+        z = (y.sigmoid() * y) @ V
+        return torch.softmax(z, -1), z.reshape(2, 8) + z.reshape(2, 8), W.exp()
+
+    another = mugraph.superoptimize(as_rows, (drawn(1, 16),), budget=20.0, profile=False)
+    loaded = read(with_another(folder, tmp_path / "planted", "pieced/1", lambda path: another.save(path)))
+    x = drawn(1, 16)
+    check(loaded(x, W, V), mixed(x.double()))
+
+
+def test_a_function_that_is_another_one_at_size_1_is_not_saved(tmp_path: Path) -> None:
+    def at_one(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return mixed(x + 1 if x.shape[0] == 1 else x)
+
+    opt = made(at_one, drawn(5, 16), 1, 8)
+    assert opt.pieced is not None
+    with pytest.raises(StorageError, match=r"at size 1 the function is another one .*declare batch from 2 on"):
+        opt.save(tmp_path / "at one")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_result_with_another_call_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -405,7 +457,15 @@ def test_rows_of_two_dimensions_are_read_back(
     def other_range(said: Any) -> None:
         said["rows"]["first"]["high"] = 4
 
+    def nowhere(said: Any) -> None:
+        said["rows"]["results"] = [None]
+
+    def no_rows(said: Any) -> None:
+        said["rows"] = None
+
     refused(changed(folder, tmp_path / "elsewhere", "pieced.json", elsewhere), "rows in other places")
+    refused(changed(folder, tmp_path / "nowhere", "pieced.json", nowhere), "rows in other places")
+    refused(changed(folder, tmp_path / "no rows", "pieced.json", no_rows), "pieced.json is malformed.*optimize and save again")
     refused(changed(folder, tmp_path / "range", "pieced.json", other_range), "malformed.*are the rows")
     file = tmp_path / "functions.py"
     file.write_text(ROWS)

@@ -28,10 +28,12 @@ def check_sizes(folder: Path) -> tuple[int, ...]:
         low, high = document["dimension"]["low"], document["dimension"]["high"]
         if not all(low <= size <= high for size in places):
             raise Rejected("sizes.json: a size of the table is outside of its range")
-        rows = document.get("rows")
-        if rows is not None:
-            _check_rows(rows, dims, low, high)
-        slices = {size: slice_of(place, dims, size, rows is not None) for size, place in places.items()}
+        of_rows = "rows" in document
+        if of_rows:
+            _check_rows(document["rows"], dims, low, high)
+        slices = {size: slice_of(place, dims, size, of_rows) for size, place in places.items()}
+        if of_rows:
+            _check_results(document["rows"], document["structure"], slices[max(slices)])
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Rejected(f"the saved range is malformed ({type(error).__name__}: {error})") from None
     compare_slices(slices)
@@ -92,6 +94,26 @@ def _whole(dims: list[int | None], size: int) -> list[Digit | None]:
 
 def _without_size(program: Json, digits: list[Digit | None]) -> Slice:
     return program, [None if digit is None else (digit.dim, digit.inner) for digit in digits]
+
+
+def _check_results(rows: Json, structure: Json, one: Slice) -> None:
+    """Raise Rejected unless results are said to have two dimensions just where a program's outputs have 1 before the axis."""
+    program, places = one
+    shapes = [program["nodes"][i]["outputs"][j]["shape"] for i, j in program["outputs"]]
+    dims = [None if place is None else place[0] for place in places]
+    wanted = [dim - 1 if dim and shape[dim - 1] == 1 else None for dim, shape in zip(dims, shapes, strict=True)]
+    if rows["results"] != [wanted[number] for number in _outputs_in(structure)]:
+        raise Rejected("sizes.json: results have rows in other places than it says")
+
+
+def _outputs_in(structure: Json) -> list[int]:
+    """The outputs in what a function returns, in order."""
+    if "tuple" in structure or "list" in structure:
+        items = structure["tuple"] if "tuple" in structure else structure["list"]
+        return [number for item in items for number in _outputs_in(item)]
+    if "dict" in structure:
+        return [number for item in structure["dict"].values() for number in _outputs_in(item)]
+    return [structure[kind] for kind in ("output", "copy") if kind in structure]
 
 
 def compare_slices(slices: Mapping[int, Slice]) -> None:

@@ -33,6 +33,20 @@ class RescaledCalls:
         axes = axes_between(module, size, other, other_size)
         return cls(size, dict(zip(module.graph.nodes, other.graph.nodes, strict=True)), axes)
 
+    def at_any_size(self, module: fx.GraphModule) -> fx.GraphModule:
+        """The calls of the graph that these are of, from a size and its arguments of that size."""
+        graph = fx.Graph()
+        count = graph.placeholder("count")
+        copies = dict[fx.Node, fx.Node]()
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                copies[node] = graph.placeholder(f"argument_{len(copies)}")
+            elif node.op == "output":
+                graph.output(fx.map_arg(node.args[0], copies.__getitem__))
+            else:
+                copies[node] = self.copy(node, graph, count, copies, None)
+        return fx.GraphModule(module, graph)
+
     def copy(
         self, node: fx.Node, graph: fx.Graph, count: fx.Node, copies: Mapping[fx.Node, fx.Node], way: Callable[..., Any] | None
     ) -> fx.Node:

@@ -7,13 +7,15 @@ pieced/M/...      the saved result for size M: in pieces, or of one program wher
 
 That the calls do the same to every slice at every size, that each result which others are put together of is these calls, and
 that its muGraphs act on slices, is decided again when the folder is read (`mugraph.sizes.symbolic_calls`,
-`mugraph.sizes.pieced_functions`). PyTorch's symbols speak of sizes from 2 on, so size 1 has a result of its own. Whose function
-all that is `mugraph verify --certificate DIR FILE.py:f` asks PyTorch again.
+`mugraph.sizes.pieced_functions`). PyTorch's symbols speak of sizes from 2 on, so size 1 has a result of its own, which must be
+the same calls there, or return on examples what they do. Whose function all that is `mugraph verify --certificate DIR FILE.py:f`
+asks PyTorch again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +31,10 @@ from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
 from mugraph.frontend.partitioning.partition import Piece
 from mugraph.frontend.recording.recorded_graph import RecordedGraph
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.ir.evaluate import evaluate
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph
+from mugraph.pieces.cutting import contradiction
 from mugraph.pieces.data import CutGraph, PartitionedResult
 from mugraph.pieces.plan import Plan
 from mugraph.pieces.saved_graph import calls_to_json, cut_from_json
@@ -48,11 +53,13 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.sizes import range_folder
 from mugraph.sizes.chunk_plans import Costs
 from mugraph.sizes.dims import Dim, Dynamic
-from mugraph.sizes.pieced_functions import LEAST, PiecedFunction, check_results, is_in_slices, places_of_outputs
+from mugraph.sizes.pieced_functions import LEAST, PiecedFunction, axes_between, check_results, is_in_slices, places_of_outputs
 from mugraph.sizes.range_folder import RangeFolder, document_of, seconds_of
+from mugraph.sizes.rescaled_calls import RescaledCalls
 from mugraph.sizes.row_functions import RowFunction
 from mugraph.sizes.rows import Rows
-from mugraph.sizes.saved_sizes import has_rows
+from mugraph.sizes.saved_sizes import check_rows, has_rows
+from mugraph.sizes.sliced_kernels import example_of
 from mugraph.sizes.sliced_programs import Places
 from mugraph.sizes.symbolic_calls import check_calls
 from mugraph.verifier.certificate import digest
@@ -90,15 +97,22 @@ def save(
         checked = CheckedCalls.of(calls, len(pieced.calling.inputs) - len(pieced.calling.constants))
     except SizeMatters as error:
         raise StorageError(f"of its calls at sizes {', '.join(map(str, calls))} alone nothing holds at others: {error}") from None
+    structure, constants = structure_of(pieced.calling, len(pieced.outputs)), Contents.of(table[max(table)]).constants
     for size, result in alone.items():
-        if not checked.are_called_as(Contents.of(result), size):
+        contents = Contents.of(result)
+        if not checked.are_called_as(contents, size):
             raise StorageError(f"size {size} is called with other tensors than the others; save the results of its `table`")
+        if not checked.are_computed_by(contents, size, constants, structure):
+            low = f"declare {pieced.dim.name} from {size + 1} on" if size == pieced.dim.low else "leave that size out of `table`"
+            raise StorageError(f"at size {size} the function is another one than its calls at others say, {low} to save it")
+    if of_rows is not None:
+        check_rows(of_rows.rows, checked, checked.shapes, structure)
     alone = {size: _without_function(result) for size, result in alone.items()}
     some = next(iter(table.values()))
     record = {
         **range_folder.said_of(pieced.dim, dynamic, claim, pieced.sizes),
         "name": pieced.calling.name,
-        "structure": structure_of(pieced.calling, len(pieced.outputs)),
+        "structure": structure,
         "calls": {str(size): calls_to_json(each) for size, each in calls.items()},
         "given": checked.given,
         **range_folder.said_of_costs(costs, table),
@@ -135,15 +149,19 @@ def _without_function(result: Superoptimized) -> Superoptimized:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What is asked of a result for a size: its calls where it is in pieces, with the muGraph of each, and what it is given."""
+    """What is asked of a result for a size: its calls where it is in pieces, with the muGraph of each, else its program, and what
+    it is given and returns."""
 
     found: bool
+    program: Graph | None
     recorded: RecordedGraph | None
     graphs: Mapping[Piece, Graph]
     names: tuple[str, ...]
     """Of the tensors that a call gives."""
     tensors: Tensors
     constants: tuple[SavedConstant, ...]
+    structure: Any
+    """Of what a call returns, as `structure_of` describes it."""
 
     @classmethod
     def of(cls, result: Superoptimized) -> Contents:
@@ -169,25 +187,31 @@ class Contents:
     @classmethod
     def _of_program(cls, found: bool, program: Graph, calling: Calling) -> Contents:
         tensors = [(node.output.shape, TORCH_DTYPES[node.output.dtype]) for node in program.inputs()]
-        return cls._given(found, None, {}, program.input_names, tensors, calling)
+        structure = structure_of(calling, len(program.outputs))
+        return cls(found, program, None, {}, *cls._given(program.input_names, tensors, calling), structure)
 
     @classmethod
     def _of_calls(cls, found: bool, recorded: RecordedGraph, graphs: Mapping[Piece, Graph]) -> Contents:
         tensors = [(tuple(node.meta["val"].shape), node.meta["val"].dtype) for node in recorded.placeholders]
-        return cls._given(found, recorded, graphs, recorded.calling.inputs, tensors, recorded.calling)
+        structure = structure_of(recorded.calling, recorded.returned)
+        return cls(found, None, recorded, graphs, *cls._given(recorded.calling.inputs, tensors, recorded.calling), structure)
 
-    @classmethod
+    @staticmethod
     def _given(
-        cls,
-        found: bool,
-        recorded: RecordedGraph | None,
-        graphs: Mapping[Piece, Graph],
-        names: Sequence[str],
-        tensors: Tensors,
-        calling: Calling,
-    ) -> Contents:
+        names: Sequence[str], tensors: Tensors, calling: Calling
+    ) -> tuple[tuple[str, ...], Tensors, tuple[SavedConstant, ...]]:
         given = len(tensors) - len(calling.constants)
-        return cls(found, recorded, graphs, tuple(names[:given]), tensors[:given], tuple(calling.constants))
+        return tuple(names[:given]), tensors[:given], tuple(calling.constants)
+
+    def returned(self, given: Sequence[torch.Tensor]) -> Any:
+        """What the recorded calls, or the program in float64, return for tensors."""
+        constants = [constant.tensor() for constant in self.constants]
+        if self.recorded is not None:
+            return filled(self.structure, self.recorded.module(*given, *constants))
+        assert self.program is not None, "there is either"
+        made = evaluate(self.program, [each.double().numpy() for each in (*given, *constants)], FloatArithmetic())
+        types = [TORCH_DTYPES[each.dtype] for each in self.program.output_tensors]
+        return filled(self.structure, [torch.from_numpy(each).to(dtype) for each, dtype in zip(made, types, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +241,37 @@ class CheckedCalls:
             raise SizeMatters("what has the dimension is none of the tensors that it is given")
         return cls(graphs, one.calling.inputs, given, inputs, *places_of_outputs(one, axes, size))
 
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the outputs, at one of the two sizes."""
+        (output,) = (node for node in next(iter(self.graphs.values())).graph.nodes if node.op == "output")
+        return [tuple(node.meta["val"].shape) for node in output.args[0]]
+
     def tensors_at(self, size: int) -> Tensors:
         """Shapes and types of the inputs at a size."""
         graph = next(iter(self.graphs.values())).graph
         values = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
         return [(_with_size(tuple(value.shape), dim, size), value.dtype) for value, dim in zip(values, self.inputs, strict=True)]
+
+    def are_computed_by(self, contents: Contents, size: int, constants: Sequence[SavedConstant], structure: Any) -> bool:
+        """Whether a result that runs its size alone is these calls there, with `constants` behind what they are given, in a
+        `structure`: it makes the same ones or, where PyTorch records others at that size, returns the same on examples."""
+        known, first = next((known, graph) for known, graph in self.graphs.items() if known != size)
+        other_size, other = next((known, graph) for known, graph in self.graphs.items() if graph is not first)
+        recorded = contents.recorded
+        if recorded is not None and contents.constants == tuple(constants) and same_json(contents.structure, structure):
+            with suppress(SizeMatters):
+                axes_between(recorded.module, size, first, known)
+                return not recorded.writes
+        calls = RescaledCalls.of(first, known, other, other_size).at_any_size(first)
+        tensors = [example_of(*each) for each in self.tensors_at(size)[: self.given]]
+        with torch.no_grad(), suppress(RuntimeError, ValueError, IndexError, MugraphError):  # of calls that refuse an example
+            for given in (tensors, [each.abs() if each.is_floating_point() else each for each in tensors]):
+                wanted = filled(structure, calls(size, *given, *[constant.tensor() for constant in constants]))
+                if contradiction(wanted, contents.returned(given)):
+                    return False
+            return True
+        return False
 
     def are_called_as(self, contents: Contents, size: int) -> bool:
         """Whether a result for a size is given the same tensors, but for constants of its own."""
@@ -316,7 +366,7 @@ class SavedPieced:
             rows = self.pair.with_inputs(self.calls.inputs[: self.given])
         except ValueError as error:
             raise InvalidInput(f"{file} is malformed: {error}") from None
-        if not has_rows(rows, self.calls, self.structure):
+        if not has_rows(rows, self.calls, self.calls.shapes, self.structure):
             raise InvalidInput(f"{file}: results have rows in other places than it says; do not use it")
         return rows
 
@@ -324,14 +374,17 @@ class SavedPieced:
         """Raise InvalidInput, naming the folder, unless results by size are those that others are put together of, or run their
         size alone with the same tensors."""
         constants = results[max(self.costs.kernels)].constants
-        for size, contents in results.items():
-            place = self.programs[size]
+        for size in (*self.costs.kernels, *self.costs.alone):
+            place, contents = self.programs[size], results[size]
             if not self.calls.are_called_as(contents, size):
                 raise InvalidInput(f"{place} takes other tensors than size {size} has; do not use it")
             if size in self.costs.kernels:
                 self._check_calls(size, contents)
                 if contents.constants != constants or len(self.calls.inputs) - len(constants) != self.given:
                     raise InvalidInput(f"{place} has other constants than others or {document_of(PIECED)} say; do not use it")
+            elif not self.calls.are_computed_by(contents, size, constants, self.structure):
+                said = f"{document_of(PIECED)} says at size {size}"
+                raise InvalidInput(f"{place} is another function than {said}; do not use it, optimize and save again")
 
     def _check_calls(self, size: int, contents: Contents) -> None:
         """Raise InvalidInput unless a result is the calls of each slice."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from torch.utils._pytree import tree_leaves
 
-from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.errors import InvalidInput, ShapeMismatch, StorageError
 from mugraph.frontend.calls.calling import filled, structure_of
 from mugraph.frontend.calls.saved_constants import ConstantsBeside
 from mugraph.results.data import Shared
@@ -58,6 +58,7 @@ def save(
         **range_folder.said_of_costs(costs, table),
     }
     if of_rows is not None:
+        check_rows(of_rows.rows, sliced, shapes_of_outputs(some), record["structure"])
         record["rows"] = of_rows.to_json()
     return range_folder.save(path, RANGE, record, table)
 
@@ -231,15 +232,28 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedSizes | LoadedRows:
     loaded = LoadedSizes(saved, saved.inputs, table, largest)
     if saved.rows is None:
         return loaded
-    if not has_rows(saved.rows, largest, saved.structure):
+    if not has_rows(saved.rows, largest, shapes_of_outputs(table[max(table)]), saved.structure):
         raise InvalidInput(f"{folder}: results have rows in other places than it says; do not use it")
     return LoadedRows(saved.rows, loaded)
 
 
-def has_rows(rows: Rows, program: OutputPlaces, structure: Any) -> bool:
-    """Whether each tensor of a structure that is to have two dimensions of rows has the axis in the second of them."""
+def shapes_of_outputs(result: Superoptimized) -> list[tuple[int, ...]]:
+    """Shapes of what the program of a result makes."""
+    return [each.shape for each in result.program.output_tensors]
+
+
+def has_rows(rows: Rows, program: OutputPlaces, shapes: Sequence[Sequence[int]], structure: Any) -> bool:
+    """Whether just those tensors of a structure are said to have two dimensions of rows which have the axis in the second of
+    them, and 1 before it: so they are made of 1 of the first. Outputs of the program have these shapes."""
     numbers = tree_leaves(filled(structure, range(len(program.outputs))))
     if len(numbers) != len(rows.results):
         return False
-    places = zip(rows.results, (program.outputs[number] for number in numbers), strict=True)
-    return all(first is None or axis == first + 1 for first, axis in places)
+    places = zip(rows.results, ((program.outputs[number], shapes[number]) for number in numbers), strict=True)
+    return all(first == (axis - 1 if axis and shape[axis - 1] == 1 else None) for first, (axis, shape) in places)
+
+
+def check_rows(rows: Rows, program: OutputPlaces, shapes: Sequence[Sequence[int]], structure: Any) -> None:
+    """Raise StorageError where results would be refused when they are read."""
+    if not has_rows(rows, program, shapes, structure):
+        names = f"{rows.first.name} and {rows.second.name}"
+        raise StorageError(f"a result has 1 before the rows of {names}, which stand for no dimension; leave it out to save this")
