@@ -26,7 +26,10 @@ from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
 from mugraph.pieces.predicted_cost import share_saved
 from mugraph.pieces.products_apart import ProductsApart, large_layers
+from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel
+from mugraph.selection.structure_key import form_of
+from mugraph.selection.whole_programs import superoptimize_program
 from mugraph.support.deadline import Deadline
 
 CACHED, WIDTH = 24, 8
@@ -293,6 +296,83 @@ def test_what_there_was_too_little_time_to_compare_is_compared_for_another_graph
     (compared,) = optimizer.outcomes(pieces, {}, Deadline(60.0))
     assert compared.runs
     assert compared.result is before.result
+
+
+CUT_SHORT: dict[str, Any] = {"gain_left": 0.5, "settled": False, "exhausted": False, "exhausted_what": "nothing"}
+CLEAR, UNCLEAR = Duel(rounds=20, won=20, speedup=1.5), Duel(rounds=20, won=10, speedup=1.0)
+
+
+@pytest.mark.parametrize(
+    ("search", "recalled", "beside_torch", "beside_earlier", "searched", "replaced"),
+    [
+        (CUT_SHORT, False, CLEAR, CLEAR, 2, True),
+        (CUT_SHORT, False, CLEAR, UNCLEAR, 2, False),
+        (CUT_SHORT, False, CLEAR, None, 2, False),
+        (CUT_SHORT, False, UNCLEAR, CLEAR, 2, False),
+        (CUT_SHORT, True, CLEAR, CLEAR, 1, False),
+        (CUT_SHORT | {"settled": True}, False, CLEAR, CLEAR, 1, False),
+        (CUT_SHORT | {"exhausted": True}, False, CLEAR, CLEAR, 1, False),
+        (CUT_SHORT | {"gain_left": 0.1}, False, CLEAR, CLEAR, 1, False),
+        (CUT_SHORT | {"gain_left": None}, False, CLEAR, CLEAR, 1, False),
+    ],
+    ids=["faster", "not faster", "not compared", "slower than PyTorch", "kept", "settled", "exhausted", "little", "unknown"],
+)
+def test_what_is_left_of_the_time_is_for_kernels_whose_search_it_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+    search: dict[str, Any],
+    recalled: bool,
+    beside_torch: Duel,
+    beside_earlier: Duel | None,
+    searched: int,
+    replaced: bool,
+) -> None:
+    """Others replace them where these beat PyTorch's calls, and them."""
+    found: list[Superoptimized] = []
+    anew: list[bool] = []
+
+    def superoptimized(*program: Any, **settings: Any) -> Superoptimized:
+        anew.append(settings.pop("anew"))
+        result = superoptimize_program(*program, **settings)
+        result.report = replace(result.report, search=result.report.search | search, recalled=recalled)
+        if found:  # kernels of other sources
+            monkeypatch.setattr(type(result.executable), "digest", property(lambda own: str(id(own))))
+        found.append(result)
+        return result
+
+    def duel(_: Optimizer, piece: Piece, result: Superoptimized, module: Any, rival: str, until: Deadline) -> Duel | None:
+        earlier = f"{found[0].executable.digest} with {found[0].executable.packed_bytes}"
+        if rival != earlier:
+            return CLEAR if result is found[0] else beside_torch
+        x = SQUARES[1][0]
+        torch.testing.assert_close(*module()(x), SQUARES[0](x))
+        return beside_earlier
+
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
+    monkeypatch.setattr(Optimizer, "duel", duel)
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer._LEAST_SECONDS", 1.0)
+    optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
+    module = recorded_graph(record(*SQUARES)).module
+    (piece,) = partition(module.graph).pieces
+    optimizer.outcomes([piece], {}, Deadline(20.0))
+    (plan,) = plans(module, "cpu", optimizer, Deadline(60.0))
+    assert anew == [False, True][:searched]
+    assert [*plan.results.values()] == [found[1 if replaced else 0]]
+
+
+def test_what_was_searched_with_most_of_the_time_is_not_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what has the form of what is known from other sizes."""
+    monkeypatch.setattr(Optimizer, "duel", lambda *_: CLEAR)
+    monkeypatch.setattr(PieceOutcome, "may_save", 0.5)
+    optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
+    (piece,) = partition(recorded_graph(record(*SQUARES)).module.graph).pieces
+    (outcome,) = optimizer.outcomes([piece], {}, Deadline(60.0))
+    assert outcome.result is not None
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", None)
+    assert optimizer.cut_short([piece], {}) == [piece]
+    assert optimizer.searched_on([piece], {}, Deadline(50.0)) == [outcome]
+    known = {form_of(piece.program): outcome.result.graph}
+    assert optimizer.cut_short([piece], known) == []
+    assert optimizer.searched_on([piece], known, Deadline(600.0)) == [outcome]
 
 
 def test_what_lost_in_few_rounds_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,6 +289,30 @@ def test_what_had_too_little_time_is_not_tried_again_with_as_much(store: Store, 
     assert len(searches) == 2, "more was asked for"
 
 
+@pytest.mark.parametrize(("latency", "stays"), [(1e-9, True), (1e3, False)], ids=["faster", "slower"])
+def test_what_is_searched_on_replaces_what_is_kept_where_it_is_faster(
+    latency: float, stays: bool, store: Store, searches: list[Any]
+) -> None:
+    of_a_model(store, 60.0, profile=True)
+
+    def timed(document: dict[str, Any]) -> None:
+        document["best"]["latency"] = latency
+
+    change(store, timed)
+    again = of_a_model(store, 60.0, profile=True, anew=True)
+    assert not again.report.recalled
+    assert len(searches) == 2
+    kept = of_a_model(store, 60.0, profile=True)
+    assert kept.report.recalled
+    assert kept.best.latency == (latency if stays else again.best.latency)
+
+
+def test_that_nothing_was_found_replaces_no_kernels(store: Store, searches: list[Any]) -> None:
+    of_a_model(store, 60.0, profile=True)
+    assert not of_a_model(store, 0.0, profile=True, anew=True).found
+    assert of_a_model(store, 60.0, profile=True).report.recalled
+
+
 def test_what_had_hardly_any_share_is_tried_again_with_a_larger_one(store: Store, searches: list[Any]) -> None:
     assert not of_a_model(store, 0.0).found
     assert of_a_model(store, 60.0, unfinished=True).found

@@ -23,6 +23,7 @@ from mugraph.ir.parts import objection
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
 from mugraph.pieces.packed_weights import packed
+from mugraph.pieces.piece_duels import description_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
 from mugraph.pieces.piece_outcomes import PieceOutcome, why_not_faster
 from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
@@ -239,8 +240,7 @@ class _Rival:
         for step in self.steps:
             by = ""
             if isinstance(step, Piece):
-                executable = self._result(step).executable
-                by = f"{executable.digest} with {executable.packed_bytes}"
+                by = description_of(self._result(step))
             parts.append(f"{type(step).__name__} {by} {[position[node] for node in nodes_of(step)]}")
         return "; ".join(sorted(parts))
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,21 +20,20 @@ from mugraph.devices import Device, device_for
 from mugraph.devices.host import seconds_when_busy, slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import LeftToPyTorch, MugraphError, TargetUnavailable
-from mugraph.frontend.operators.torch_casts import tensor_of
 from mugraph.frontend.partitioning.library import LibraryKernel
 from mugraph.frontend.partitioning.partition import Piece
-from mugraph.frontend.partitioning.splice import as_torch, runnable
+from mugraph.frontend.partitioning.splice import as_torch
 from mugraph.ir.graph import Graph
-from mugraph.pieces.example_tensors import examples, memory_reused
-from mugraph.pieces.image_layouts import Layout
+from mugraph.pieces.example_tensors import memory_reused
 from mugraph.pieces.kept_joins import KeptJoins
 from mugraph.pieces.library_ways import Library, layers_of, weights_of, with_packed_weights
+from mugraph.pieces.piece_duels import against, by_kernels, description_of, examples_of, recorded_tensor
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome, out_of_time, why_not_faster, why_nothing
 from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
-from mugraph.runtime.benchmarking import Duel, duel, in_turns, raised_as_they_were, still_counts, while_serving
+from mugraph.runtime.benchmarking import Duel, in_turns, raised_as_they_were, still_counts, while_serving
 from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import (
     Elsewhere,
@@ -54,6 +52,9 @@ _log = logging.getLogger("mugraph.torch_compile")
 KIND = "duel"
 _WORTH_RETRYING = 1.2
 """Pieces whose time ran out are tried again with at least so many times as much."""
+
+_WORTH_SEARCHING = 0.25
+"""Pieces that kernels run are searched on where such a part of their time may be saved at best."""
 
 _LEAST_SECONDS = 5.0
 """Of processor time, what most pieces need to have kernels found, compiled, compared and proved."""
@@ -227,15 +228,42 @@ class Optimizer:
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
                 decided({piece: outcome for piece, outcome in known if outcome is not None})
         needy = [key for key in distinct if self._outcomes[key].wants_time and not once]
-        needy.sort(key=by_bytes)
-        while needy:
-            more = Share.of(deadline, 1 / len(needy), until, self._seconds_of_duel(distinct[needy[0]]))
-            if self._may_tell_more(needy[0], more):
-                self._try(needy[0], distinct[needy[0]], more, graphs, again=True)
-                needy.pop(0)
-            else:
-                needy.pop()  # which leaves more to the others
+        self._try_again(sorted(needy, key=by_bytes), distinct, graphs, deadline, until)
         return [self._outcomes[key] for key in keys]
+
+    @memory_reused()
+    def searched_on(self, pieces: Sequence[Piece], graphs: _Known, deadline: Deadline) -> list[PieceOutcome]:
+        """What becomes of pieces that were decided about, where what is left of the time is for those that kernels run and whose
+        search it had cut short: others run them where these are clearly faster.
+
+        Those come first that may save the most seconds in a call of the graph, by what they must read and write. A program whose
+        form is in `graphs` is not searched.
+        """
+        distinct, often = {self.key(piece): piece for piece in pieces}, Counter(map(self.key, pieces))
+        short = [self.key(piece) for piece in self.cut_short(distinct.values(), graphs)]
+        short.sort(key=lambda key: -often[key] * self._outcomes[key].seconds_to_save)
+        self._try_again(short, distinct, graphs, deadline)
+        return [self._outcomes[self.key(piece)] for piece in pieces]
+
+    def cut_short(self, pieces: Iterable[Piece], graphs: _Known) -> list[Piece]:
+        """The pieces that kernels run, and that are searched on where there is time."""
+        if not self.measures:
+            return []
+        short = (piece for piece in pieces if self._outcomes[self.key(piece)].may_save >= _WORTH_SEARCHING)
+        return [piece for piece in short if form_of(piece.program) not in graphs]
+
+    def _try_again(
+        self, keys: list[str], pieces: Mapping[str, Piece], graphs: _Known, deadline: Deadline, until: Deadline | None = None
+    ) -> None:
+        """Try pieces, by name, with equal parts of what is left of the time; the last ones leave theirs where that is too little
+        for those before them."""
+        while keys:
+            more = Share.of(deadline, 1 / len(keys), until, self._seconds_of_duel(pieces[keys[0]]))
+            if self._may_tell_more(keys[0], more):
+                self._try(keys[0], pieces[keys[0]], more, graphs, again=True)
+                keys.pop(0)
+            else:
+                keys.pop()  # which leaves more to the others
 
     def _in_order(self, pieces: Mapping[str, Piece], by_bytes: Callable[[str], int], deadline: Deadline) -> list[str]:
         """The names of pieces in the order in which they are searched: small ones first, or on a machine too busy for all of them
@@ -290,12 +318,13 @@ class Optimizer:
                 return PieceOutcome(None, why_nothing(refused.report, len(refused.candidates)))
             if budget == 0.0:
                 return PieceOutcome(None, out_of_time("it was searched"), late=True)
-            result = self._optimized(piece, budget, graphs.get(form_of(piece.program)), again)
+            runs = known is not None and known.runs
+            result = self._optimized(piece, budget, graphs.get(form_of(piece.program)), again, runs)
             if result.report.interrupted:
                 if self._waited_for:  # who presses Ctrl-C while a model compiles wants his program to end
                     raise KeyboardInterrupt
                 self.interrupted = True
-            return self._compared(piece, result)
+            return self._faster(piece, known, result) if known is not None and runs else self._compared(piece, result)
         except Exception as error:  # one piece's failure is no reason to lose the others
             if self.options.strict:
                 raise
@@ -305,8 +334,8 @@ class Optimizer:
                 _log.warning("optimizing a piece failed; please report this", exc_info=True)
             return PieceOutcome(None, f"{type(error).__name__}: {error}")
 
-    def _optimized(self, piece: Piece, budget: float | None, like: Graph | None, again: bool) -> Superoptimized:
-        wanted = self._settings(piece, like, again)
+    def _optimized(self, piece: Piece, budget: float | None, like: Graph | None, again: bool, anew: bool) -> Superoptimized:
+        wanted = self._settings(piece, like, again) | {"anew": anew}
         optimized, untested = superoptimize_program, list[Mapping[str, Any]]()
         if self.elsewhere is not None:
             optimized = functools.partial(superoptimize_program_elsewhere, elsewhere=self.elsewhere)
@@ -362,6 +391,19 @@ class Optimizer:
         reason = why_not_faster(found, "torch with packed weights" if layers else "torch")
         return PieceOutcome(result, reason, uncompared=found is None or found.undecided)
 
+    def _faster(self, piece: Piece, known: PieceOutcome, result: Superoptimized) -> PieceOutcome:
+        """What becomes of a piece that kernels run and that was searched on: those of a result run it where they beat PyTorch's
+        calls as well, and are clearly faster than those that ran it."""
+        before, until = known.result, self._share_of(piece).until
+        assert before is not None, "kernels run it"
+        if not result.found or result.executable.digest == before.executable.digest:
+            return known
+        outcome = self._compared(piece, result)
+        if not outcome.runs:
+            return known
+        found = self.duel(piece, result, functools.partial(by_kernels, piece, before), description_of(before), until)
+        return outcome if found is not None and found.clear else known
+
     def _seconds_of_duel(self, piece: Piece) -> float:
         """What comparing kernels of a piece with PyTorch's calls takes on this machine, as busy as it is, by prediction."""
         if not self.measures:
@@ -372,7 +414,7 @@ class Optimizer:
     def _seconds_of_torch(self, piece: Piece) -> float:
         """Seconds of a call of a piece as PyTorch makes it by default, of a few."""
         machine = machine_for(self.options.target)
-        with torch.no_grad(), raised_as_they_were(), _examples(piece) as tensors:
+        with torch.no_grad(), raised_as_they_were(), examples_of(piece) as tensors:
             timed = machine.timed(functools.partial(as_torch(piece).forward, *tensors))
             [[seconds]] = in_turns([timed.run], rounds=1, clock=timed.clock)
         return seconds / timed.times
@@ -399,7 +441,7 @@ class Optimizer:
         The module is made only where it is measured now. What there was too little time for is not kept.
         """
         store = Store.of(self.options.cache)
-        strides = str([_recorded(node).stride() for node in piece.inputs])
+        strides = str([recorded_tensor(node).stride() for node in piece.inputs])
         here = (repr(device_for(self.options.target)), *_torch_here())
         key = digest_of(
             digest(piece.program), strides, result.executable.digest, rival, str(result.executable.packed_bytes), *here
@@ -454,28 +496,3 @@ def not_predicted_to_pay(piece: Piece, seconds: float, device: Device) -> str:
 def optimizer(options: PieceOptions, tell: ProgressCallback = silent, elsewhere: Elsewhere | None = None) -> Optimizer:
     """The optimizer of this process for these options, for models that are to be served."""
     return Optimizer(options, tell, elsewhere, serving=True)
-
-
-def against(piece: Piece, result: Superoptimized, module: fx.GraphModule, until: Deadline = NO_LIMIT) -> Duel:
-    """The kernels as challengers of a module, on random tensors with the strides of the piece's inputs; no round but the first
-    starts that may end after the deadline."""
-    machine, left = result.executable.machine, until.remaining
-    with torch.no_grad(), _examples(piece) as tensors:
-        ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
-        theirs = machine.timed(functools.partial(module.forward, *tensors))
-        outcome = duel(ours.run, theirs.run, clock=ours.clock, limit=math.inf if left is None else left)
-    result.executable.forget_weights()  # random ones
-    return outcome
-
-
-@contextmanager
-def _examples(piece: Piece) -> Iterator[list[torch.Tensor]]:
-    """Random tensors that lie as the inputs of a piece do."""
-    with examples(map(_recorded, piece.inputs)) as tensors:
-        yield [Layout.CHANNELS_LAST.of(tensor) if number in piece.images else tensor for number, tensor in enumerate(tensors)]
-
-
-def _recorded(node: fx.Node) -> torch.Tensor:
-    tensor = tensor_of(node)
-    assert tensor is not None, "the inputs of a piece are tensors"
-    return tensor

@@ -56,6 +56,21 @@ class PieceOutcome:
         )
 
     @property
+    def may_save(self) -> float:
+        """The part of their time that a longer search might save where kernels run it, at best: what it must read and write takes
+        the rest. Nothing where the search came to an end, in an earlier process, or does not know."""
+        if self.result is None or not self.runs or self.result.report.recalled:
+            return 0.0
+        report = self.result.report
+        ended = report.exhausted or report.search.get("settled", False)
+        return 0.0 if ended else report.search.get("gain_left") or 0.0
+
+    @property
+    def seconds_to_save(self) -> float:
+        """Seconds of a call that are that part."""
+        return 0.0 if self.result is None else self.may_save * (self.result.best.latency or 0.0)
+
+    @property
     def wants_time(self) -> bool:
         """Whether more time may find kernels, or show that those which were found are faster."""
         return self.ran_out or self.uncompared

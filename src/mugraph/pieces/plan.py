@@ -160,10 +160,11 @@ def plans(
     whole, outcomes = planner.with_layers(whole, outcomes, as_cut)
     whole, outcomes = planner.joined(whole, outcomes, joins)
     made = planner.laid_out(whole, outcomes)
+    others = _others([plan.partition for plan in made], optimizer, deadline)
+    made = planner.searched_on([replace(plan, others=others) for plan in made])
     if graphs is not None:
         _remember(graphs, outcomes, made)
-    others = _others([plan.partition for plan in made], optimizer, deadline)
-    return [replace(plan, others=others) for plan in made]
+    return made
 
 
 @dataclass
@@ -281,6 +282,17 @@ class _Planner:
         plans = (_laid_out(self.cutter.graph, *choice, outcomes, self.optimizer, self.known, self.deadline) for choice in choices)
         return [_with_layers_of_lost(plan, self.cutter.device, self.optimizer, self.deadline) for plan in plans]
 
+    def searched_on(self, made: Sequence[Plan]) -> list[Plan]:
+        """The plans with what is found in the time that is left for programs whose search was cut short; whoever waits is given
+        the first one before."""
+        pieces = [*dict.fromkeys(piece for plan in made for piece in plan.partition.pieces)]
+        if not self.optimizer.cut_short(pieces, self.known):
+            return [*made]
+        if self.improved is not None and made[0].layout is Layout.CONTIGUOUS:
+            self.improved(made[0])
+        outcomes = dict(zip(pieces, self.optimizer.searched_on(pieces, self.known, self.deadline), strict=True))
+        return [replace(plan, results=_results(plan.partition.pieces, outcomes)) for plan in made]
+
     def _in_passing(self, whole: Partition, deadline: Deadline) -> Outcomes:
         """What becomes of pieces that are tried but once; whoever waits is told of those that kernels run so far."""
         decided = _so_far(whole, self.ways, self.improved)
@@ -301,7 +313,7 @@ def _by_piece(whole: Partition, outcomes: Sequence[PieceOutcome]) -> Outcomes:
 def _remember(graphs: GraphsByForm, outcomes: Outcomes, made: Sequence[Plan]) -> None:
     """Keep the muGraphs that were found by the form of their programs; that time was wanting is no answer."""
     found = {piece: outcome.result for piece, outcome in outcomes.items() if outcome.result is not None and not outcome.ran_out}
-    for results in (found, *(plan.results for plan in made)):
+    for results in (*(plan.results for plan in made), found):
         for piece, result in results.items():
             graphs.setdefault(form_of(piece.program), result.graph)
 
@@ -323,8 +335,11 @@ def _decided(whole: Partition, layout: Layout, outcomes: Mapping[Piece, PieceOut
     }
     for piece, reason in lost.items():
         whole = whole.without([piece], reason)
-    results = {piece: result for piece in whole.pieces if (result := outcomes[piece].result) is not None}
-    return Plan(whole, results, layout, lost)
+    return Plan(whole, _results(whole.pieces, outcomes), layout, lost)
+
+
+def _results(pieces: Sequence[Piece], outcomes: Mapping[Piece, PieceOutcome]) -> dict[Piece, Superoptimized]:
+    return {piece: result for piece in pieces if (result := outcomes[piece].result) is not None}
 
 
 def _runs(piece: Piece, outcomes: Mapping[Piece, PieceOutcome]) -> bool:

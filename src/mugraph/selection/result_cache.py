@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -53,8 +54,9 @@ class ResultCache:
     `settings` are all that decide the result but the `budget` in seconds (None: no limit): a result that was found
     within less than is now allowed is not good enough, unless its search had come to an end and no later stage was hurried.
     Where a budget is a share of what was `asked` for several programs, shares vary, and what was asked is compared; that nothing
-    was found for lack of time is kept then, too, and with `unfinished` that is an answer. `name` is what people call the
-    program. Proofs are repeated at once unless `postpone` takes that over.
+    was found for lack of time is kept then, too, and with `unfinished` that is an answer. With `anew` what is kept is no answer,
+    and stays where it is the faster one. `name` is what people call the program. Proofs are repeated at once unless `postpone`
+    takes that over.
     """
 
     store: Store
@@ -66,6 +68,7 @@ class ResultCache:
     postpone: Postpone | None = None
     asked: float | None = None
     unfinished: bool = False
+    anew: bool = False
 
     @property
     def key(self) -> str:
@@ -76,6 +79,8 @@ class ResultCache:
     def keep(self, result: Superoptimized) -> None:
         """Keep a result for later runs, unless there is none for lack of time: they go on from the structures found so far."""
         document = self.document(result)
+        if self.anew and not (result.found and _latency(result.best.latency) < self._latency_of_kernels()):
+            return
         if result.found or _unhurried(document) or (self.asked is not None and not self._has_kernels()):
             self.store.put(KIND, self.key, document)
 
@@ -85,6 +90,14 @@ class ResultCache:
             document = self.store.get(KIND, self.key)
             return document is not None and bool(document["report"]["found"])
         return False
+
+    def _latency_of_kernels(self) -> float:
+        """Seconds that the kernels in this place took; infinite where there are none."""
+        with suppress(KeyError, TypeError):  # of what is no document
+            document = self.store.get(KIND, self.key)
+            if document is not None and document["report"]["found"]:
+                return _latency(document["best"]["latency"])
+        return math.inf
 
     def document(self, result: Superoptimized) -> dict[str, Any]:
         """A result as JSON values, which `checked` reads."""
@@ -112,7 +125,7 @@ class ResultCache:
         `own` is the user's function, which runs where nothing better was found.
         """
         document = self.store.get(KIND, self.key)
-        if document is None:
+        if document is None or self.anew:
             return None
         try:
             if not self._sufficient(document):
@@ -196,6 +209,10 @@ class ResultCache:
 def _raise_if(wrong: str) -> None:
     if wrong:
         raise InvalidInput(wrong)
+
+
+def _latency(measured: float | None) -> float:
+    return math.inf if measured is None else float(measured)
 
 
 def _unhurried(document: Mapping[str, Any]) -> bool:

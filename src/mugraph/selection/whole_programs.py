@@ -85,6 +85,8 @@ class OptimizationSettings:
     """Seconds of the budget after which no more is looked for once something is proved."""
     unfinished: bool = False
     """Whether earlier calls with as much time answer that there was too little of it."""
+    anew: bool = False
+    """Whether it is searched though a result is kept, in the place of which the faster of both is kept."""
     rival: str = "the program"
     """What kernels of a program are to beat."""
     divisible: bool = False
@@ -285,7 +287,7 @@ def _prepared(
     device = device_for(wanted.target)
     hidden = hidden_elements(problem.program, problem.inputs) if device.skips_iterations else {}
     asked = (problem.program, device, wanted.key(problem, space, hidden), deadline.budget, problem.name)
-    memory = ResultCache(Store.of(wanted.cache), *asked, postpone, wanted.asked, wanted.unfinished)
+    memory = ResultCache(Store.of(wanted.cache), *asked, postpone, wanted.asked, wanted.unfinished, wanted.anew)
     return _Prepared(problem, space, qualifier, memory, hidden)
 
 
