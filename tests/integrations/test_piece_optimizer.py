@@ -8,8 +8,8 @@ import pytest
 
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.pieces.piece_options import PieceOptions
-from mugraph.pieces.piece_outcomes import why_nothing
 from mugraph.results.data import Rejection, Report
+from mugraph.selection.reasons import why_nothing
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.pieces import cutting, data, piece_optimizer, whole_or_pieces
 from mugraph.pieces.cutting import _before_calls, _beside, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
-from mugraph.pieces.piece_outcomes import out_of_time
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import BaselineComparison
 from mugraph.selection import whole_programs
 from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.qualification import Qualifier
+from mugraph.selection.reasons import out_of_time
 from mugraph.selection.whole_programs import OptimizationSettings, Problem, superoptimized
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, silent

@@ -18,6 +18,7 @@ from mugraph.results.data import Rejection
 from mugraph.results.summary import bound_text, compared_text, floats_text, outcome_text, seconds_text, spot_check_text
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER, OURS, BaselineComparison
+from mugraph.selection.reasons import NOTHING_FASTER
 from mugraph.version import __version__
 
 _SHOWN = 8
@@ -170,10 +171,12 @@ def _print_search(opt: Superoptimized) -> None:
 
 
 def _nothing_found(opt: Superoptimized) -> str:
-    """That the result runs what was there, and what was compared."""
-    comparison = opt.report.comparison
+    """That the result runs what was there, what was compared, and whether the time ran out."""
+    comparison, coverage = opt.report.comparison, opt.report.coverage
     if comparison is None or comparison.latency is None or EAGER not in comparison.baselines:
-        return "nothing better than the original program was found; the result runs the original"
+        reasons = () if coverage is None else dict.fromkeys(calls.reason for calls in coverage.left)
+        why = "".join(f": {reason}" for reason in reasons if len(reasons) == 1 and reason != NOTHING_FASTER)
+        return f"nothing better than the original program was found{why}; the result runs the original"
     ours, own = seconds_text(comparison.latency), seconds_text(comparison.baselines[EAGER])
     return (
         f"nothing clearly faster was found: calls take {ours}, those of the function itself {own}; the result calls the function"

@@ -36,13 +36,13 @@ from mugraph.integrations.call_kinds import (
 from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
 from mugraph.integrations.observed_sizes import ObservedSizes
 from mugraph.pieces.piece_options import PieceOptions
-from mugraph.pieces.piece_outcomes import why_nothing
 from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
+from mugraph.selection.reasons import why_nothing
 from mugraph.selection.whole_programs import names_of
 from mugraph.sizes.dims import Declared, Dynamic
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized

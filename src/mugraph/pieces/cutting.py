@@ -37,7 +37,6 @@ from mugraph.pieces.data import CutGraph
 from mugraph.pieces.partitioned import Partitioned, with_report
 from mugraph.pieces.piece_optimizer import Optimizer
 from mugraph.pieces.piece_options import PieceOptions
-from mugraph.pieces.piece_outcomes import out_of_time
 from mugraph.pieces.plan import plans
 from mugraph.pieces.predicted_cost import seconds_of_calls
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
@@ -46,6 +45,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import quickest
 from mugraph.selection.own_function import OwnCall
+from mugraph.selection.reasons import out_of_time
 from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import ExampleInputs, OptimizationSettings
 from mugraph.support.deadline import Deadline
@@ -101,7 +101,7 @@ def superoptimized_in_pieces(
     optimizer = Optimizer(options, tell)
     if isinstance(whole, Superoptimized):
         optimizer.refuse(whole)
-        why = f"of which {'few kernels were' if whole.found else 'nothing clearly faster was'} found as a whole"
+        why = f"of which {'few kernels were' if whole.found else 'nothing clearly faster was'} found so far as a whole"
     else:
         why = f"which is none as a whole: {str(whole).split(';')[0]}"
     compares = settings.profile and here

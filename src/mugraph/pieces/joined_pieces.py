@@ -25,10 +25,11 @@ from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_duels import description_of
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
-from mugraph.pieces.piece_outcomes import PieceOutcome, why_not_faster
+from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONGEST
+from mugraph.selection.reasons import why_not_faster
 from mugraph.support.deadline import Deadline
 from mugraph.support.store import digest_of
 

@@ -29,11 +29,12 @@ from mugraph.pieces.kept_joins import KeptJoins
 from mugraph.pieces.library_ways import Library, layers_of, weights_of, with_packed_weights
 from mugraph.pieces.piece_duels import against, by_kernels, description_of, examples_of, recorded_tensor
 from mugraph.pieces.piece_options import PieceOptions
-from mugraph.pieces.piece_outcomes import PieceOutcome, out_of_time, why_not_faster, why_nothing
+from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel, in_turns, raised_as_they_were, still_counts, while_serving
+from mugraph.selection.reasons import out_of_time, why_not_faster, why_nothing
 from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import (
     Elsewhere,

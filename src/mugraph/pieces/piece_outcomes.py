@@ -4,28 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mugraph.results.data import Report
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.benchmarking import Duel
-
-
-def out_of_time(until: str) -> str:
-    """Why a program whose time ran out before something runs without kernels."""
-    return f"the time ran out before {until}; a larger budget may find kernels"
-
-
-def why_not_faster(found: Duel | None, rival: str) -> str:
-    """Why kernels that were timed beside a `rival` do not run, or were not for want of time (None); "" where they are clearly
-    faster."""
-    if found is None:
-        return out_of_time("its kernels were compared with what they would replace")
-    if found.clear:
-        return ""
-    times = f"{found.speedup:.2f}x"
-    if found.undecided:
-        rounds = f"{found.rounds} round{'s' * (found.rounds != 1)}"
-        return f"the time ran out before it was clear whether its kernels are faster than {rival} ({times} in {rounds})"
-    return f"its kernels are not clearly faster than {rival} ({times})"
+from mugraph.selection.reasons import ran_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +54,3 @@ class PieceOutcome:
     def wants_time(self) -> bool:
         """Whether more time may find kernels, or show that those which were found are faster."""
         return self.ran_out or self.uncompared
-
-
-def ran_out(report: Report, proved: int) -> bool:
-    """Whether a program for which so many muGraphs were proved has no kernels for want of time."""
-    if proved or report.search.get("refused"):
-        return False
-    if report.rejected:
-        return any(each.unfinished for each in report.rejected)
-    return bool(report.proposed) or not report.exhausted
-
-
-def why_nothing(report: Report, proved: int) -> str:
-    """Why a program for which so many muGraphs were proved runs without kernels."""
-    if ran_out(report, proved):
-        until = f"one of its {report.proposed} muGraphs was proved" if report.proposed else "a muGraph was found"
-        return out_of_time(until)
-    if proved:
-        return "its kernels are slower than its operators one by one"
-    if report.rejected:
-        stage = report.rejected[0]
-        return f"none of its {report.proposed} muGraphs passed; {stage.stage}: {stage.reason}"
-    return f"there are no kernels that are better: {report.exhausted_what}"

@@ -12,7 +12,6 @@ from mugraph.ir.cores import has_lookups
 from mugraph.ir.graph import Graph
 from mugraph.ir.ops import GRAPH_DEFINED, is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
-from mugraph.pieces.piece_outcomes import ran_out, why_nothing
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONG
 from mugraph.selection.whole_programs import ExampleInputs, OptimizationSettings, Problem, function_problem, superoptimized
@@ -70,10 +69,8 @@ class FunctionSearch:
         """What is found of the whole program in its part of the budget; else of its pieces; else the whole, with the rest."""
         divided, share = replace(self.settings, divisible=True), _share_of_whole(problem.program)
         whole = superoptimized(problem, divided, Deadline(self.deadline.share(share)), self.tell)
-        if (whole.found and not _mostly_as_it_is(whole)) or whole.report.interrupted:
+        if (whole.found and not _mostly_as_it_is(whole)) or whole.report.interrupted or self.deadline.passed:
             return whole
-        if self.deadline.passed:
-            return _out_of_time(whole)
         with suppress(InvalidInput, UnsupportedOperator):  # what is no reason to lose the whole: it calls the function
             if (pieces := self._in_pieces(whole)).found:
                 return pieces
@@ -123,15 +120,6 @@ def _share_of_whole(program: Graph) -> float:
     if operators > LONG:
         return _FOR_A_LONG_WHOLE
     return _FOR_THE_WHOLE if has_parts(program) or operators > _SHORT else 1.0
-
-
-def _out_of_time(whole: Superoptimized) -> Superoptimized:
-    """A result whose report says, where it found nothing for want of time, that this is why PyTorch runs the function."""
-    report, proved = whole.report, len(whole.candidates)
-    if not whole.found and report.coverage is not None and ran_out(report, proved):
-        left = tuple(replace(calls, reason=why_nothing(report, proved)) for calls in report.coverage.left)
-        whole.report = replace(report, coverage=replace(report.coverage, left=left))
-    return whole
 
 
 def _mostly_as_it_is(whole: Superoptimized) -> bool:

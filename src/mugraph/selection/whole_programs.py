@@ -35,6 +35,7 @@ from mugraph.selection.inputs import hidden_elements, random_tensors, torch_runn
 from mugraph.selection.own_function import OwnCall, before_calls
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
 from mugraph.selection.qualification import KEPT, Evidence, Qualifier
+from mugraph.selection.reasons import why_as_it_is
 from mugraph.selection.result_cache import Postpone, ResultCache
 from mugraph.selection.structure_key import of_forms
 from mugraph.support.deadline import Deadline
@@ -502,8 +503,9 @@ def result_of(
         interrupted=found.report.interrupted or qualifier.interrupted,
         space=str(space) if space else None,
         comparison=comparison,
-        coverage=of_program(problem.program, chosen.entry.graph if better else None, "nothing clearly faster was found"),
     )
+    why = why_as_it_is(report, len(proved), limited=qualifier.deadline.budget is not None)
+    report = replace(report, coverage=of_program(problem.program, chosen.entry.graph if better else None, why))
     best, candidates = chosen.candidate(), tuple(entry.candidate() for entry in proved)
     own = None if better or problem.own is None else problem.own.fn
     executable, target = chosen.entry.executable, qualifier.target
