@@ -12,7 +12,7 @@ from torch import nn
 
 from mugraph.errors import InvalidInput
 from mugraph.integrations.torch_compile import Compiled, compilations
-from mugraph.pieces import piece_optimizer
+from mugraph.pieces import piece_duels, piece_optimizer
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.packed_weights import _LAYERS
 from mugraph.pieces.piece_options import PieceOptions
@@ -141,7 +141,7 @@ def test_convolutions_take_their_norms_along() -> None:
 
 def test_a_program_that_the_library_beats_is_cut_at_its_linear_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands around the layers is still one kernel each."""
-    against = piece_optimizer.against
+    against = piece_duels.against
 
     def beaten(piece: Any, result: Any, module: Any, until: Any) -> Any:
         outcome = against(piece, result, module, until)

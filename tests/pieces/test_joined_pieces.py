@@ -19,7 +19,7 @@ from mugraph.frontend.partitioning.library import LibraryKernel, mark_constant
 from mugraph.frontend.partitioning.partition import Partition, Piece, partition
 from mugraph.frontend.partitioning.splice import as_torch, can_run, nodes_of, spliced
 from mugraph.ir.graph import Graph
-from mugraph.pieces import joined_pieces, piece_optimizer
+from mugraph.pieces import joined_pieces, piece_duels, piece_optimizer
 from mugraph.pieces.joined_pieces import Joiner
 from mugraph.pieces.kept_joins import KIND, KeptJoins
 from mugraph.pieces.library_ways import Library
@@ -170,7 +170,7 @@ def test_a_duel_that_time_cut_short_is_measured_again(tmp_path: Path, monkeypatc
 
 def test_a_duel_behind_the_deadline_is_one_round() -> None:
     ((piece, result),) = planned(Decided(WON)).results.items()
-    outcome = piece_optimizer.against(piece, result, as_torch(piece), Deadline(0.0))
+    outcome = piece_duels.against(piece, result, as_torch(piece), Deadline(0.0))
     assert (outcome.rounds, outcome.cut_short) == (1, True)
 
 

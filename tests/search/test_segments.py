@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mugraph.devices import device_for
-from mugraph.errors import UndefinedInField, UnsupportedOperator
+from mugraph.errors import BudgetExceeded, UndefinedInField, UnsupportedOperator
 from mugraph.ir import Graph
 from mugraph.ir.axes import axis_program
 from mugraph.ir.program import Program, ProgramTensor
@@ -250,6 +250,20 @@ def test_little_time_is_spent_on_some_segments_instead_of_none(monkeypatch: pyte
     search(wide(250), CPU, budget=60)
     assert len(given) > 4
     assert given[0] == 10.0
+
+
+def test_no_search_of_a_segment_is_prepared_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[int] = []
+    prepare = Search.__post_init__
+
+    def noted(self: Search) -> None:
+        prepared.append(len(self.program.kernels()))
+        prepare(self)
+
+    monkeypatch.setattr(Search, "__post_init__", noted)
+    with pytest.raises(BudgetExceeded):
+        search(chain(900), CPU, budget=0.0)
+    assert prepared == []
 
 
 # what is nested deeply ------------------------------------------------------------------------------------------------

@@ -450,6 +450,8 @@ class _LongSearch:
 
     def _of_segment(self, graph: Graph, seconds: float) -> SearchResult:
         """What is found of a segment: nothing, where it is out of the search's reach or the time is over."""
+        if not seconds:  # which is asked first: to prepare a search takes as long as some searches
+            return SearchResult([], SearchReport())
         try:
             return self._search(graph, seconds, workers=1)  # which it takes longer to start than most segments are searched
         except (UnsupportedOperator, UndefinedInField, BudgetExceeded, RecursionError):
