@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -477,40 +478,62 @@ def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("slowdown", "call", "seconds"), [(1.0, 0.1, 57.0), (2.0, 0.1, 54.0), (100.0, 0.1, 42.0), (1.0, 0.5, 51.0), (2.0, 0.25, 51.0)]
+    ("slowdown", "call", "seconds"),
+    [
+        (1.0, 0.1, 57.0),
+        (2.0, 0.1, 54.0),
+        (1.0, 0.5, 51.0),
+        (2.0, 0.25, 51.0),
+        (100.0, 0.1, 42.0),  # too many seconds to compare anything
+        (10.0, 0.4, 36.0),  # six calls, where eighteen are too many
+    ],
 )
 def test_programs_leave_time_for_calls_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, slowdown: float, call: float, seconds: float
 ) -> None:
     monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: slowdown)
     monkeypatch.setattr("mugraph.devices.host.slowdown_of_calls", lambda: slowdown)
+    monkeypatch.setattr(cutting, "slowdown", lambda: slowdown)
     assert _before_calls(Deadline(60.0), call).remaining == pytest.approx(seconds, abs=0.1)
     assert _before_calls(Deadline(None), call).remaining is None
 
 
 @pytest.mark.parametrize(
     ("left", "predicted", "taken", "called"),
-    [(100.0, 1.0, 5.0, True), (100.0, 1.0, 60.0, False), (8.0, 1.0, 0.0, False), (0.0, 0.01, 0.1, True)],
-    ids=["there is time", "calls took longer than predicted", "there is none", "calls that take next to nothing"],
+    [
+        (100.0, 1.0, 5.0, True),
+        (100.0, 1.0, 60.0, False),
+        (6.5, 1.0, 3.0, True),
+        (5.5, 1.0, 0.0, False),
+        (0.0, 0.01, 0.1, True),
+    ],
+    ids=[
+        "there is time",
+        "calls took longer than predicted",
+        "there is just",
+        "there is none",
+        "calls that take next to nothing",
+    ],
 )
 def test_whole_calls_that_would_end_late_are_not_begun(
     monkeypatch: pytest.MonkeyPatch, left: float, predicted: float, taken: float, called: bool
 ) -> None:
-    """Nine calls take that long at the least, of which three are looked at for what they give."""
+    """Six calls take that long at the least, of which three are looked at for what they give, and warm."""
     example, now = EXAMPLES["logcumsumexp"], [0.0]
     inputs = example.inputs()
     opt = optimized(example, inputs)
     monkeypatch.setattr("mugraph.support.deadline.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(cutting, "slowdown", lambda: 1.0)
-    looked_at, timed = list[float](), list[float]()
+    looked_at, timed, known = list[float](), list[float](), list[float]()
 
     def difference(*calls: object, **settings: object) -> str:
         looked_at.append(now[0])
         now[0] += taken
         return ""
 
-    def beside(*calls: object, **settings: object) -> BaselineComparison:
+    def beside(*calls: object, taken: float, **settings: object) -> BaselineComparison:
         timed.append(now[0])
+        known.append(taken)
         return BaselineComparison({})
 
     monkeypatch.setattr(cutting, "difference", difference)
@@ -519,6 +542,7 @@ def test_whole_calls_that_would_end_late_are_not_begun(
     answer = _beside(opt, example.function, inputs, machine_for("cpu"), settings, deadline, silent, predicted)
     assert looked_at == ([0.0] if called or taken else [])
     assert timed == ([taken] if called else [])
+    assert known == ([taken / 3 if taken > 1.0 else math.inf] if called else [])
     assert not answer.report.found
     assert answer.own is example.function
     assert answer.report.coverage is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mugraph.runtime import baselines
+from mugraph.runtime import baselines, benchmarking
 from mugraph.runtime.baselines import EAGER, ONE_THREAD, BaselineComparison, compare
 from mugraph.runtime.benchmarking import Duel, Spread
 
@@ -62,6 +63,28 @@ def test_every_contestant_is_called_with_the_inputs(monkeypatch: pytest.MonkeyPa
     assert comparison.latency is not None
     assert comparison.latency > 0
     assert {tuple(tensor.tolist()) for tensor in seen} == {(0.0,), (1.0,)}
+
+
+@pytest.mark.parametrize(("taken", "compiled", "calls"), [(0.5, False, 2), (math.inf, False, 6), (0.5, True, 5)])
+def test_what_was_just_called_is_called_for_rounds_alone(
+    monkeypatch: pytest.MonkeyPatch, taken: float, compiled: bool, calls: int
+) -> None:
+    """Otherwise once, and then until it is warm: three times, where it does not take long."""
+    called: list[torch.Tensor] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        called.append(x)
+        return x
+
+    monkeypatch.setattr(
+        baselines,
+        "_variants",
+        lambda fn, compiled: {EAGER: lambda: fn} | {"other": lambda: double} if compiled else {EAGER: lambda: fn},
+    )
+    monkeypatch.setattr(benchmarking, "_WARM_SECONDS", math.inf)
+    monkeypatch.setattr(benchmarking, "_each", lambda call, clock, calls: [call() is None or 1.0 for _ in range(calls)])
+    compare(double, function, (torch.ones(1),), rounds=2, compiled=compiled, taken=taken)
+    assert len(called) == calls
 
 
 def test_tensors_that_a_function_keeps_can_be_trained_with(monkeypatch: pytest.MonkeyPatch) -> None:

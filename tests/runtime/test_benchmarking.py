@@ -216,6 +216,12 @@ def test_calls_that_wait_are_no_more_than_there_is_time_for(clock: Clock) -> Non
     assert clock.now == pytest.approx((3 + 5) * 0.05)
 
 
+def test_what_was_just_called_is_not_warmed_up(clock: Clock) -> None:
+    sides = [clock.taking(itertools.repeat(0.5)), clock.taking(itertools.repeat(0.4))]
+    assert in_turns(sides, limit=1.0, taken=0.45) == [[pytest.approx(0.5)], [pytest.approx(0.4)]]
+    assert clock.now == pytest.approx(0.9)
+
+
 def test_rounds_end_before_the_limit(clock: Clock) -> None:
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=7.5)] == [2, 2]
     assert [len(times) for times in in_turns([clock.taking(itertools.repeat(1.0))] * 2, limit=0.0)] == [1, 1]

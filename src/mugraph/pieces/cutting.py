@@ -61,9 +61,11 @@ _CALLS_SECONDS, _CALLS, _CALLS_SHARE = 3.0, 18, 0.3
 """Seconds of a quiet machine for calls of the whole and the function, for how many there is time at least (three or four to see
 that both agree, two to four that warm them up, ten of five rounds, one of each part), and the largest part of the budget for
 them."""
-_LOOKED_AT, _TIMED = 3, 6
+_LEAST_CALLS_SHARE = 0.5
+"""The largest part of the budget for as few calls as both can be compared by."""
+_LOOKED_AT, _TIMED, _TIMED_LONG = 3, 6, 3
 """Calls in which both are looked at for what they give, and in which they are timed then, at the least: one of the function, one
-of each that warms it up, a round, one part by part."""
+of each that warms it up, a round, one part by part. Long calls are warm when they were looked at."""
 _BEYOND_SECONDS = 1.0
 """For so long calls may be made when the time is over; what needs longer is not begun."""
 _LONG_SECONDS = 0.2
@@ -129,7 +131,15 @@ def superoptimized_in_pieces(
 
 def _before_calls(deadline: Deadline, seconds: float) -> Deadline:
     """The deadline of the programs, which leaves time for calls of the whole, of so many predicted seconds each."""
-    return deadline.leaving(seconds_when_busy(_CALLS_SECONDS, _CALLS * seconds), _CALLS_SHARE)
+    kept, left = seconds_when_busy(_CALLS_SECONDS, _CALLS * seconds), deadline.remaining
+    least = _least_of_calls(seconds * slowdown())
+    fits = left is not None and least <= _LEAST_CALLS_SHARE * left
+    return deadline.leaving(kept, max(_CALLS_SHARE, least / left) if fits and left else _CALLS_SHARE)
+
+
+def _least_of_calls(seconds: float) -> float:
+    """What the fewest calls take by which a result and the function are compared, of so many seconds each."""
+    return (_LOOKED_AT + (_TIMED_LONG if seconds > _LONG_SECONDS else _TIMED)) * seconds
 
 
 def _seconds_of_a_call(recorded: RecordedGraph, target: str) -> float:
@@ -179,7 +189,7 @@ def _beside(
         return with_report(result, fn, found=False, coverage=_all_left(result, reason), total_seconds=deadline.elapsed)
 
     late = out_of_time("calls with kernels were compared with the function's own")
-    if not _may_begin(deadline, (_LOOKED_AT + _TIMED) * call_seconds * slowdown()):
+    if not _may_begin(deadline, _least_of_calls(call_seconds * slowdown())):
         return refused(late)
     args, kwargs = _copies(arguments_of(example_inputs))
     with _unchanged(_written(result, args, kwargs)) as again:
@@ -188,11 +198,13 @@ def _beside(
         why = difference(result, fn, args, kwargs, alike=_is_alike_again(result))
         if why:
             return refused(f"kernels give something else than the function: {why}")
-        if not _may_begin(deadline, _TIMED / _LOOKED_AT * (deadline.elapsed - begun)):
+        taken = (deadline.elapsed - begun) / _LOOKED_AT
+        if not _may_begin(deadline, _least_of_calls(taken) - _LOOKED_AT * taken):
             return refused(late)
         tell(Event("compare", "calls of the result and of the function", deadline.elapsed))
         own = OwnCall(again(fn), args, kwargs)
-        comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines)
+        warm = taken if taken > _LONG_SECONDS else math.inf
+        comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines, taken=warm)
         clear = EAGER in comparison.duels and comparison.duels[EAGER].clear
         slower = "calls with kernels are not clearly faster than the function"
         coverage = timed_coverage(result, args, kwargs, deadline) if clear else _all_left(result, slower)

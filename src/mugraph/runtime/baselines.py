@@ -94,12 +94,14 @@ def compare(
     rounds: int = 30,
     compiled: bool = True,
     machine: Machine = _HOST,
+    taken: float = math.inf,
 ) -> BaselineComparison:
     """Time `optimized` against `fn` in eager mode and, if `compiled`, under torch.compile, all on tensors of `machine`.
 
     There are up to `rounds`; after `seconds` none starts, but for a second look where `optimized` is faster than the first
     baseline and not clearly so, and none but the first that may end after `limit`. Compiling the baselines takes some seconds and
-    is not timed.
+    is not timed. Where calls of `optimized` and `fn` have just `taken` so many seconds, they are warm, if there are no others
+    and the machine is a CPU.
     """
     import torch
 
@@ -107,11 +109,12 @@ def compare(
         return functools.partial(function, *args, **(kwargs or {}))
 
     unavailable: dict[str, str] = {}
-    first = math.inf
-    with torch.no_grad(), suppress(Exception):  # tensors that the function keeps for later calls are then usual ones
-        started = time.perf_counter()
-        calling(fn)()
-        first = time.perf_counter() - started
+    first = taken
+    if math.isinf(taken):
+        with torch.no_grad(), suppress(Exception):  # tensors that the function keeps for later calls are then usual ones
+            started = time.perf_counter()
+            calling(fn)()
+            first = time.perf_counter() - started
     with torch.inference_mode():
         contestants = {OURS: machine.timed(calling(optimized))}
         for name, made in _variants(fn, compiled).items():
@@ -127,7 +130,9 @@ def compare(
         while True:
             try:
                 clock = contestants[OURS].clock
-                times = in_turns([each.run for each in contestants.values()], seconds, limit, rounds, clock, again=first_leads)
+                known = taken if contestants.keys() == {OURS, EAGER} and isinstance(machine, Cpu) else math.inf
+                sides = [each.run for each in contestants.values()]
+                times = in_turns(sides, seconds, limit, rounds, clock, again=first_leads, taken=known)
                 break
             except SideFailed as failed:
                 name = list(contestants)[failed.number]

@@ -206,12 +206,13 @@ def in_turns(
     clock: Clock | None = None,
     cut_short: Callable[[], object] = lambda: None,
     again: Callable[[Sequence[Sequence[float]]], bool] = lambda times: False,
+    taken: float = math.inf,
 ) -> list[list[float]]:
     """Seconds of a typical call of each side, in up to so many `rounds`, as `bursts_in_turns` times them. Raises SideFailed.
 
     `again` is asked of these, when the time is over, whether there is a second look.
     """
-    bursts = bursts_in_turns(sides, seconds, limit, rounds, clock, cut_short, lambda so_far: again(_typical(so_far)))
+    bursts = bursts_in_turns(sides, seconds, limit, rounds, clock, cut_short, lambda so_far: again(_typical(so_far)), taken)
     return _typical(bursts)
 
 
@@ -228,15 +229,18 @@ def bursts_in_turns(
     clock: Clock | None = None,
     cut_short: Callable[[], object] = lambda: None,
     again: Callable[[Sequence[Sequence[Burst]]], bool] = lambda bursts: False,
+    taken: float = math.inf,
 ) -> list[list[Burst]]:
     """Of each side, a burst of calls for each of up to so many `rounds`, all warm; another side begins each round.
+
+    Where a call of each side has just `taken` so many seconds (infinitely many: none was made), they are warm.
 
     No round but the first starts that may end after `limit` seconds, warming up included, and `cut_short` is called where that
     ends them. Fewer rounds than `_SECOND_LOOK` may be made that many, of which as many as are `_COUNTED` are returned: when the
     time is over, `again` is asked once. Calls are timed by `clock`, by default that of the wall. Raises SideFailed.
     """
     begun = time.perf_counter()
-    bursts = [_of_side(number, _burst_of, side, clock or time.perf_counter) for number, side in enumerate(sides)]
+    bursts = [_of_side(number, _burst_of, side, clock or time.perf_counter, taken) for number, side in enumerate(sides)]
     times: list[list[Burst]] = [[] for _ in sides]
     started = time.perf_counter()
     longest, second_look, counted = 0.0, False, 0
@@ -301,14 +305,15 @@ def _of_side(number: int, measure: Callable[..., M], *given: Any) -> M:
         raise SideFailed(number) from error
 
 
-def _burst_of(call: Callable[[], object], clock: Clock) -> Callable[[], Burst]:
+def _burst_of(call: Callable[[], object], clock: Clock, taken: float) -> Callable[[], Burst]:
     """What a round makes of a callable that is warm now: its calls, and the seconds of each.
+
+    It is called to be so unless it has just `taken` so many seconds.
 
     How many calls there is time for the clock of the wall tells: others do not go on while a call waits.
     """
     begun = time.perf_counter()
-    taken = math.inf
-    for _ in range(_WARMUP):
+    for _ in range(_WARMUP if math.isinf(taken) else 0):
         taken = min(taken, *_each(call, time.perf_counter, 1))
         if time.perf_counter() - begun > _WARM_SECONDS:
             break

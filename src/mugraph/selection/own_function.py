@@ -47,8 +47,11 @@ class OwnCall:
         named = zip(self.kwargs, moved[len(self.args) :], strict=True)
         return OwnCall(self.fn, moved[: len(self.args)], dict(named))
 
-    def beside(self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool) -> BaselineComparison:
-        """Whole calls of a result beside the function's and, if `compiled`, those of what torch.compile makes of it.
+    def beside(
+        self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool, taken: float = math.inf
+    ) -> BaselineComparison:
+        """Whole calls of a result beside the function's and, if `compiled`, those of what torch.compile makes of it. Where calls
+        of both have just `taken` so many seconds, they are warm.
 
         There is at least a round, and a second for some, also where nothing is left until the deadline. On a busy machine calls
         take longer, and differ as much more, so that more rounds are needed to tell them apart.
@@ -56,7 +59,8 @@ class OwnCall:
         slower, left = slowdown(), deadline.remaining
         seconds = _SECONDS_COMPILED if compiled else _SECONDS * slower**2
         limit = math.inf if left is None or compiled else max(left, _BEYOND)
-        return compare(result, self.fn, self.args, self.kwargs, seconds=seconds, limit=limit, compiled=compiled, machine=machine)
+        settings: dict[str, Any] = {"seconds": seconds, "limit": limit, "compiled": compiled, "machine": machine, "taken": taken}
+        return compare(result, self.fn, self.args, self.kwargs, **settings)
 
 
 def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
