@@ -268,7 +268,7 @@ def test_kernels_answer_calls_of_the_decorator_on_a_gpu_that_is_not_the_current_
     monkeypatch.setattr("mugraph.integrations.decorator.superoptimize", lambda *_, **__: found)
     optimized = mugraph.optimize(lambda x, y: x + y)
     assert isinstance(optimized, Optimized)
-    (reason, other) = (optimized._optimized((on(device, rows()),) * 2, {}).reason for device in (1, 0))
+    (reason, other) = (optimized._optimized((on(device, rows()),) * 2, {}, {}).reason for device in (1, 0))
     assert reason == ""
     assert other == "kernels for cuda:sm_90:h100 cannot run on this machine"
 
