@@ -195,7 +195,7 @@ _OPENING = """# What a GPU is expected to show
 
 Of each generated kernel of the first candidate for the paper's workloads, bf16 at full size, what is known without a GPU. This
 page is made by `python benchmarks/gpu_expected.py --host --page` of `gpu-expected.json` and `gpu-found.json` in
-`benchmarks/results/`; what an H100 and an H200 have shown stands in [cuda-target.md](cuda-target.md#on-an-h100), and what a
+`benchmarks/results/`; what an H100 and an H200 have shown stands in [cuda-measured.md](cuda-measured.md#on-an-h100), and what a
 machine with a GPU should run next in [gpu-queue.md](gpu-queue.md).
 
 - **bound**: microseconds of the program at the device's full rates; no schedule goes below.
