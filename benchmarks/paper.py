@@ -524,8 +524,8 @@ def _norms_section(part: Part) -> str:
         "The paper's QKNorm has layer norms, Chameleon's; the measured one above has RMS norms. Predicted microseconds "
         "of both in "
         "fp16, of the best candidate in one kernel, as in the paper's figure, and of the best in several. Of the RMS "
-        "norm at batch 8 an "
-        "H100 took 182.7 in one kernel and 184.3 in two (bf16, by earlier sources: [cuda-measured.md](cuda-measured.md#on-an-h100))."
+        "norm at batch 8 an H100 took 182.7 in one kernel and 184.3 in two (bf16, by earlier sources: "
+        "[cuda-measured.md](cuda-measured.md#on-an-h100))."
     )
     return _section("QKNorm by either norm", prose, _table(("", "norm", "batch", "one kernel", "several"), rows))
 
