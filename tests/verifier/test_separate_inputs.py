@@ -260,3 +260,30 @@ def test_what_divides_by_the_difference_of_a_row_and_itself_is_not_equal_to_anyt
     assert not any(axis.apart for axis in cut(left, right).axes)
     assert not by_random_tests(left, right).equivalent
     assert not verify_graphs(left, right).equivalent
+
+
+def test_a_division_by_zero_that_rounding_hides_is_one() -> None:
+    """Rows of products are computed alone, and among all of them, in other orders; their differences are zero or nearly."""
+
+    def differences(x: ProgramTensor, first: ProgramTensor, last: ProgramTensor, factor: int) -> ProgramTensor:
+        rows = x @ first @ last
+        return (factor / (factor * rows.reshape(8, 1, WIDTH) - factor * rows.reshape(1, 8, WIDTH))).sum(1)
+
+    shapes = ((8, WIDTH), (WIDTH, 37), (37, WIDTH))
+    left, right = (program(lambda *x, factor=factor: differences(*x, factor), *shapes) for factor in (1, 2))
+    assert not any(axis.apart for axis in cut(left, right).axes)
+    assert not by_random_tests(left, right).equivalent
+
+
+@pytest.mark.parametrize("row", range(ROWS))
+def test_what_divides_zero_by_zero_in_one_row_only_is_not_one(row: int) -> None:
+    """The difference of row and row over itself, where the program has nothing: that row has no value for any input."""
+
+    def function(x: ProgramTensor, *, quotient: bool) -> ProgramTensor:
+        product = (x @ x.transpose(0, 1)).exp()
+        difference = (x - x.slice(0, row, 1)).sum(-1, keepdim=True)
+        return (product * (difference / difference) if quotient else product).exp()
+
+    left, right = (program(lambda x, q=q: function(x, quotient=q), (ROWS, WIDTH)) for q in (False, True))
+    assert not verify_graphs(left, right).equivalent
+    assert not verify_graphs(right, left).equivalent

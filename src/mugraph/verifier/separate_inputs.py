@@ -22,7 +22,7 @@ from mugraph.ir.graph import Graph, Level, Node, Value, attributes_of
 from mugraph.verifier.axis_candidates import Candidate, candidates_apart
 from mugraph.verifier.axis_marks import ONE, Mark
 from mugraph.verifier.cut_points import Divisions
-from mugraph.verifier.parallel_axes import Cut, ParallelAxis, Slice, marks_behind, slice_of
+from mugraph.verifier.parallel_axes import Cut, ParallelAxis, Slice, marks_behind
 from mugraph.verifier.slice_walk import NotParallel
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
@@ -37,7 +37,7 @@ def separate_slice(found: Slice, worthwhile: Callable[[Graph, Graph, ParallelAxi
 
     Inputs as a whole follow the others. `worthwhile` may decline an axis, as for `shared_slice`. Slices that are small stay as
     they are, and those of which one graph divides by zero wherever the whole is made of the slices: as x_i - x_j has a zero for
-    every i, and x_i - y_j has none.
+    every i, and x_i - x_1 for one of them, and x_i - y_j and x_i - y_1 have none.
     """
     joint = found
     tried: set[Candidate] = set()
@@ -46,21 +46,19 @@ def separate_slice(found: Slice, worthwhile: Callable[[Graph, Graph, ParallelAxi
         if cut is None:
             break
         found = cut
-    return found if found is joint or not _divides_by_zero(joint, found) else joint
+    return found if found is joint or not _divides_by_zero(joint) else joint
 
 
-def _divides_by_zero(joint: Slice, found: Slice) -> bool:
-    """Whether one of the graphs does at every one of a few points, with the inputs as a whole that belong to the slices."""
-    divisions = {(side, seed): Divisions() for side in range(2) for seed in range(_POINTS)}
-    for (side, seed), arithmetic in divisions.items():
-        rng = np.random.default_rng(seed)
-        given = [rng.standard_normal(node.output.shape) / 4 for node in joint.left.inputs()]
-        for axis in found.axes[len(joint.axes) :]:
-            given += [given[number] for number in axis.apart]
-            given = [slice_of(array, [dim], [0]) for array, dim in zip(given, axis.inputs, strict=True)]
-        with np.errstate(all="ignore"):
-            evaluate_batched((found.left, found.right)[side], given, arithmetic)
-    return any(all(divisions[side, seed].by_zero for seed in range(_POINTS)) for side in range(2))
+def _divides_by_zero(joint: Slice) -> bool:
+    """Whether one of the graphs does at every one of a few points, where the inputs as a whole are made of the slices."""
+    return any(all(_divided_by_zero(graph, seed) for seed in range(_POINTS)) for graph in (joint.left, joint.right))
+
+
+def _divided_by_zero(graph: Graph, seed: int) -> bool:
+    rng, divisions = np.random.default_rng(seed), Divisions()
+    with np.errstate(all="ignore"):
+        evaluate_batched(graph, [rng.standard_normal(node.output.shape) / 4 for node in graph.inputs()], divisions)
+    return divisions.by_zero
 
 
 def _elements(found: Slice) -> int:
