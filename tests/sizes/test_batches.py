@@ -28,6 +28,8 @@ from threads import at_once
 
 from .saved_folders import changed, with_another
 
+pytestmark = pytest.mark.usefixtures("first_found")
+
 BATCH, KEYS = Dim("batch", 1, 9), Dim("keys", 1, 70)
 HEADS, WIDTH = 2, 16
 WEIGHT = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(5))
@@ -37,8 +39,6 @@ CACHE: Dynamic = {0: {0: BATCH}, 1: {0: BATCH, 2: KEYS}, 2: {0: BATCH, 2: KEYS},
 FUNCTIONS = """
 import torch
 import torch.nn.functional as F
-
-pytestmark = pytest.mark.usefixtures("first_found")
 
 WEIGHT = torch.randn(16, 16, generator=torch.Generator().manual_seed(5))
 
