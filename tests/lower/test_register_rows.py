@@ -20,8 +20,9 @@ from mugraph.lower.fragments import holds_rows
 from mugraph.lower.register_rows import rows_of, with_register_rows
 from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, with_tiles
 from mugraph.lower.tile_text import format_kernel, parse_kernel
+from mugraph.lower.warp_groups import uses_warp_groups
 
-GROUPS = Engines(warp_group_rows=64, tensor_maps=True, producer_warps=True)
+GROUPS = Engines(warp_group_rows=64, tensor_maps=True)
 
 
 def many_rows(queries: int = 64, loop: int = 2, flat: bool = False, masked: bool = False) -> Graph:
@@ -72,9 +73,10 @@ def test_they_take_less_shared_memory_fewer_turns_of_it_and_fewer_barriers(queri
     assert block_traffic(held).sectors == block_traffic(stored).sectors
 
 
-def test_a_warp_copies_where_nothing_else_makes_threads_meet() -> None:
+def test_groups_meet_at_their_copies_alone() -> None:
     (launch,) = lower(many_rows(128, loop=4)).values()
     kernel = cooperative(launch.kernel, 200_000, engines=GROUPS)
+    assert uses_warp_groups(kernel)
     assert holds_rows(kernel)
     assert of_rows(kernel)
     assert in_loop(kernel) == []

@@ -10,14 +10,14 @@ import pytest
 from lower.graphs import attention
 from lower.test_pipeline import kernel_of
 from mugraph.devices import Engines
-from mugraph.ir import DType
+from mugraph.ir import DType, GraphBuilder, Level
 from mugraph.lower import cooperative, lower, register_scores
 from mugraph.lower.check import check
 from mugraph.lower.fragments import holds_rows, takes_left_from_registers
 from mugraph.lower.rescaled_sums import with_rescaled_sums
 from mugraph.lower.scalar_expressions import PRODUCT, Apply, Constant, Source
 from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Statement
-from mugraph.lower.warp_groups import held_registers, uses_warp_groups
+from mugraph.lower.warp_groups import groups_hold_sums, held_registers, uses_warp_groups
 
 
 def lowered(monkeypatch: pytest.MonkeyPatch, dtype: DType = DType.BF16) -> Kernel:
@@ -61,6 +61,29 @@ def test_groups_have_room_for_scores_of_128_columns_and_a_sum_of_as_many() -> No
     assert held_registers(kernel) == 2 * 64
     check(kernel)
     assert not holds_rows(cooperative(launch.kernel, 400_000))
+
+
+@pytest.mark.parametrize("columns", [112, 128])
+def test_groups_that_multiply_something_else_make_no_room(columns: int) -> None:
+    """Groups have no panels of 112 columns, and then warps multiply scores."""
+    kernel, taken = GraphBuilder(Level.KERNEL), 128
+    shapes = ((64, 64), (2 * taken, 64), (2 * taken, columns), (2 * taken, 64))
+    inputs = [kernel.input(f"x{number}", shape, DType.BF16) for number, shape in enumerate(shapes)]
+    block = GraphBuilder(Level.BLOCK, grid=(1,), loop=2)
+    q, k, v, other = (block.iterator(n, kernel.tensor(each), (None,), 0 if n else None) for n, each in enumerate(inputs))
+    scores, apart = (block.add("matmul", q, block.add("transpose", keys, permutation=(1, 0))) for keys in (k, other))
+    largest = block.add("max", scores, dim=1, size=taken)
+    weights = block.add("exp", block.add("sub", scores, largest))
+    results = (
+        block.add("accumulate_rescaled", block.add("matmul", weights, v), largest),
+        block.add("accumulate", apart, combine="concat", dim=1),
+    )
+    saved = [block.add("output_saver", result, omap=(0,)) for result in results]
+    (launch,) = lower(kernel.build(kernel.graph_defined(block.build(saved), inputs))).values()
+    lowered = cooperative(launch.kernel, 227_000, engines=Engines(warp_group_rows=64, tensor_maps=True))
+    assert uses_warp_groups(lowered)
+    assert holds_rows(lowered) == groups_hold_sums(lowered) == (columns == 128)
+    check(lowered)
 
 
 def test_fp16_would_lose_small_weights(monkeypatch: pytest.MonkeyPatch) -> None:

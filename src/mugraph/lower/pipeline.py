@@ -31,7 +31,7 @@ from mugraph.lower.staging import arrival, with_early_inputs, with_staged_inputs
 from mugraph.lower.streams import with_streams
 from mugraph.lower.tensor_maps import tensor_maps, with_boxes
 from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Reduce, Statement
-from mugraph.lower.warp_groups import sum_registers, uses_warp_groups, with_lag, with_warp_groups
+from mugraph.lower.warp_groups import groups_hold_sums, sum_registers, uses_warp_groups, with_lag, with_warp_groups
 from mugraph.lower.widening import with_widened_factors
 
 _EARLY_BYTES = 1 << 15
@@ -158,7 +158,7 @@ def _register_scores(kernel: Kernel, block: Block) -> Kernel:
             continue
         steps = (_REGISTER_ROWS, *_PLACING)
         finished, other = (functools.reduce(lambda made, step: step.run(made, block), steps, start) for start in (held, kernel))
-        fits = finished.shared_bytes <= block.shared_bytes and uses_warp_groups(finished) >= grouped
+        fits = finished.shared_bytes <= block.shared_bytes and groups_hold_sums(finished) >= grouped
         if fits and not _is_worse(finished, other, _beside_copies):
             return held
     return kernel

@@ -94,10 +94,14 @@ def held_registers(kernel: Kernel) -> int:
 
 def tiles_of(kernel: Kernel, tile: Tile) -> WarpTiles:
     """How warps share out a sum in registers: as groups do in kernels that have products of groups with such sums."""
-    products = (s for s in kernel.statements if isinstance(s, Matmul) and _is_held(kernel, s.target))
-    grouped = any(product.panels is not None and product.panels.grouped for product in products)
-    found = group_tiles(tile.shape, kernel.threads) if grouped else None
+    found = group_tiles(tile.shape, kernel.threads) if groups_hold_sums(kernel) else None
     return found or split_of(kernel, tile)
+
+
+def groups_hold_sums(kernel: Kernel) -> bool:
+    """Whether groups multiply what makes sums in registers, and not only other products."""
+    products = (s for s in kernel.statements if isinstance(s, Matmul) and _is_held(kernel, s.target))
+    return any(product.panels is not None and product.panels.grouped for product in products)
 
 
 def sum_registers(kernel: Kernel) -> int:
