@@ -124,17 +124,16 @@ def test_the_emulator_counts_the_wavefronts_that_were_predicted(rows: int, maske
     assert count.bank_conflicts == 0
 
 
-def test_lanes_and_shuffles_are_places_for_faults() -> None:
+@pytest.mark.parametrize("machine", MACHINES)
+def test_lanes_and_shuffles_are_places_for_faults(machine: str) -> None:
     graph = attention(50, 64, 32, 2, DType.BF16)
     inputs = [torch.randn(2, n, 32, generator=torch.Generator().manual_seed(n)).bfloat16() for n in (50, 64, 64)]
-    trials = try_faults(graph, inputs, MACHINES["warps"], most=4)
+    trials = try_faults(graph, inputs, MACHINES[machine], most=4)
     assert {"shuffle", "lanes", "mask"} <= trials.keys()
     assert trials["shuffle"].tried == trials["shuffle"].places == 4, "two of a maximum, and two of a sum"
-    assert [line for kind, trial in trials.items() if kind not in NEEDLESS for line in trial.unnoticed] == []
+    assert [line for trial in trials.values() for line in trial.unnoticed] == []
 
 
-NEEDLESS = {"barrier", "swizzle"}
-"""Kinds of which some plants are no faults (`mugraph.testing.kernel_faults`)."""
 PLANTS: dict[str, Plant] = {
     "halves of k exchanged": (
         r"fragment_of_sums<(\w+)>\((.*?), (\w+\[i\]\[.*?\]), (.*)\);",

@@ -22,7 +22,7 @@ from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.memory import lifetimes
 from mugraph.lower.panels import elements_of
 from mugraph.lower.register_reductions import reduction_into
-from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile, touches_registers
+from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile, touches_registers, touching
 
 GROUP = 4
 """Warps of a group."""
@@ -151,8 +151,8 @@ def runs_on(kernel: Kernel, product: Matmul) -> bool:
 
 def adds_alone(kernel: Kernel, product: Matmul) -> bool:
     """Whether a product adds to a sum in registers that nothing else in the loop touches."""
-    touching = [s for s in kernel.body if any(tile.buffer == product.target.buffer for tile in (s.target, *s.sources))]
-    return touching == [product] and product.accumulate and _is_held(kernel, product.target)
+    alone = touching(kernel.body, product.target.buffer) == [product]
+    return alone and product.accumulate and _is_held(kernel, product.target)
 
 
 def uses_warp_groups(kernel: Kernel) -> bool:
