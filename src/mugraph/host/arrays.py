@@ -1,4 +1,4 @@
-"""The two kinds of arrays kernels run on, torch tensors and NumPy arrays, behind one small interface."""
+"""PyTorch's tensors as kernels run on them, and which library the arrays of a call belong to: it or NumPy."""
 
 from __future__ import annotations
 
