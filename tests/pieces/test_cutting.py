@@ -23,8 +23,10 @@ from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.pieces import cutting, data, piece_optimizer, whole_or_pieces
 from mugraph.pieces.cutting import _before_calls, _beside, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
+from mugraph.results.coverage import Coverage
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.baselines import BaselineComparison
+from mugraph.runtime.baselines import EAGER, BaselineComparison
+from mugraph.runtime.benchmarking import Duel
 from mugraph.selection import whole_programs
 from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.own_function import OwnCall
@@ -485,7 +487,7 @@ def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.Mon
         (1.0, 0.5, 51.0),
         (2.0, 0.25, 51.0),
         (100.0, 0.1, 42.0),  # too many seconds to compare anything
-        (10.0, 0.4, 36.0),  # six calls, where eighteen are too many
+        (10.0, 0.5, 35.0),  # five calls, where eighteen are too many
     ],
 )
 def test_programs_leave_time_for_calls_of_the_whole(
@@ -502,9 +504,9 @@ def test_programs_leave_time_for_calls_of_the_whole(
     ("left", "predicted", "taken", "called"),
     [
         (100.0, 1.0, 5.0, True),
-        (100.0, 1.0, 60.0, False),
-        (6.5, 1.0, 3.0, True),
-        (5.5, 1.0, 0.0, False),
+        (100.0, 1.0, 63.0, False),
+        (5.5, 1.0, 3.0, True),
+        (4.5, 1.0, 0.0, False),
         (0.0, 0.01, 0.1, True),
     ],
     ids=[
@@ -518,7 +520,7 @@ def test_programs_leave_time_for_calls_of_the_whole(
 def test_whole_calls_that_would_end_late_are_not_begun(
     monkeypatch: pytest.MonkeyPatch, left: float, predicted: float, taken: float, called: bool
 ) -> None:
-    """Six calls take that long at the least, of which three are looked at for what they give, and warm."""
+    """Five calls take that long at the least, of which three are looked at for what they give, and warm."""
     example, now = EXAMPLES["logcumsumexp"], [0.0]
     inputs = example.inputs()
     opt = optimized(example, inputs)
@@ -548,6 +550,38 @@ def test_whole_calls_that_would_end_late_are_not_begun(
     assert answer.report.coverage is not None
     reason = answer.report.coverage.left[0].reason
     assert ("are not clearly faster" if called else "the time ran out before calls with kernels were compared") in reason
+
+
+@pytest.mark.parametrize(("left", "by_parts"), [(100.0, True), (7.0, False)], ids=["there is time", "there is none"])
+def test_long_calls_are_timed_part_by_part_where_there_is_time(
+    monkeypatch: pytest.MonkeyPatch, left: float, by_parts: bool
+) -> None:
+    example, now = EXAMPLES["logcumsumexp"], [0.0]
+    inputs = example.inputs()
+    opt = optimized(example, inputs)
+    monkeypatch.setattr("mugraph.support.deadline.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(cutting, "slowdown", lambda: 1.0)
+
+    def passing(seconds: float, answer: Any) -> Any:
+        now[0] += seconds
+        return answer
+
+    won = BaselineComparison({EAGER: Duel(20, 20, 2.0)})
+    monkeypatch.setattr(cutting, "difference", lambda *_, **settings: passing(4.0, ""))
+    monkeypatch.setattr(OwnCall, "beside", lambda *_, **settings: passing(2.7, won))
+    called: list[Partitioned] = []
+
+    def by_part(result: Partitioned, *given: Any) -> Coverage:
+        called.append(result)
+        return timed_coverage(result, *given)
+
+    monkeypatch.setattr(cutting, "timed_coverage", by_part)
+    deadline, settings = Deadline(left, started=0.0), OptimizationSettings(cache="off")
+    answer = _beside(opt, example.function, inputs, machine_for("cpu"), settings, deadline, silent, 1.0)
+    assert answer.report.found
+    assert answer.report.coverage is not None
+    assert (answer.report.coverage.time_share is not None) == bool(called) == by_parts
+    assert answer.report.coverage.byte_share > 0
 
 
 def test_what_a_call_takes_is_predicted_by_what_it_computes_and_moves() -> None:

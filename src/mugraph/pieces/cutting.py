@@ -63,9 +63,10 @@ that both agree, two to four that warm them up, ten of five rounds, one of each 
 them."""
 _LEAST_CALLS_SHARE = 0.5
 """The largest part of the budget for as few calls as both can be compared by."""
-_LOOKED_AT, _TIMED, _TIMED_LONG = 3, 6, 3
+_LOOKED_AT, _TIMED, _TIMED_LONG = 3, 6, 2
 """Calls in which both are looked at for what they give, and in which they are timed then, at the least: one of the function, one
-of each that warms it up, a round, one part by part. Long calls are warm when they were looked at."""
+of each that warms it up, a round, one part by part. Long calls are warm when they were looked at, and are timed part by part
+where there is time."""
 _BEYOND_SECONDS = 1.0
 """For so long calls may be made when the time is over; what needs longer is not begun."""
 _LONG_SECONDS = 0.2
@@ -207,7 +208,9 @@ def _beside(
         comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines, taken=warm)
         clear = EAGER in comparison.duels and comparison.duels[EAGER].clear
         slower = "calls with kernels are not clearly faster than the function"
-        coverage = timed_coverage(result, args, kwargs, deadline) if clear else _all_left(result, slower)
+        coverage = _all_left(result, slower) if not clear else result.report.coverage
+        if clear and _may_begin(deadline, taken):
+            coverage = timed_coverage(result, args, kwargs, deadline)
     seconds = comparison.baselines.get(EAGER)
     changes = {"found": clear, "comparison": comparison, "original_latency": seconds, "total_seconds": deadline.elapsed}
     return with_report(result, None if clear else fn, coverage=coverage, **changes)
