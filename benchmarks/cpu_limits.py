@@ -33,7 +33,7 @@ from mugraph.results.data import Report
 from mugraph.runtime import build
 from mugraph.runtime.benchmarking import quickest
 from mugraph.selection.inputs import random_tensors, traceable
-from mugraph.selection.whole_programs import function_problem
+from mugraph.selection.problems import function_problem
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
 from mugraph.targets.cpu.printer import header
 from mugraph.targets.cpu.products import STREAM_AHEAD, WIDE_AHEAD

@@ -30,9 +30,10 @@ from mugraph.runtime.benchmarking import Duel
 from mugraph.selection import whole_programs
 from mugraph.selection.contestants import Contestant, Proved
 from mugraph.selection.own_function import OwnCall
+from mugraph.selection.problems import Problem
 from mugraph.selection.qualification import Qualifier
 from mugraph.selection.reasons import out_of_time
-from mugraph.selection.whole_programs import OptimizationSettings, Problem, superoptimized
+from mugraph.selection.whole_programs import OptimizationSettings, superoptimized
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, silent
 from mugraph.targets.machine import machine_for

@@ -20,7 +20,8 @@ from mugraph.search.constraints import EVERYTHING
 from mugraph.search.driver import Search
 from mugraph.search.scheduling.masks import Mask
 from mugraph.selection.inputs import hidden_elements
-from mugraph.selection.whole_programs import OptimizationSettings, program_problem
+from mugraph.selection.problems import program_problem
+from mugraph.selection.whole_programs import OptimizationSettings
 
 TOKENS = 256
 

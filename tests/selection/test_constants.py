@@ -24,7 +24,8 @@ from mugraph.ir import DType, Graph
 from mugraph.ir.program import Program
 from mugraph.selection import contestants, qualification
 from mugraph.selection.contestants import Contestant
-from mugraph.selection.whole_programs import program_problem, searched_for
+from mugraph.selection.problems import program_problem
+from mugraph.selection.whole_programs import searched_for
 from mugraph.targets.cpu.packer import pack
 
 

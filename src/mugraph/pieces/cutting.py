@@ -45,9 +45,10 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import quickest
 from mugraph.selection.own_function import OwnCall
+from mugraph.selection.problems import ExampleInputs
 from mugraph.selection.reasons import out_of_time
 from mugraph.selection.structure_key import form_of
-from mugraph.selection.whole_programs import ExampleInputs, OptimizationSettings
+from mugraph.selection.whole_programs import OptimizationSettings
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
 from mugraph.support.seeds import seed_or_fresh

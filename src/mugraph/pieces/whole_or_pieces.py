@@ -14,7 +14,8 @@ from mugraph.ir.ops import GRAPH_DEFINED, is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONG
-from mugraph.selection.whole_programs import ExampleInputs, OptimizationSettings, Problem, function_problem, superoptimized
+from mugraph.selection.problems import ExampleInputs, Problem, function_problem
+from mugraph.selection.whole_programs import OptimizationSettings, superoptimized
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback
 
