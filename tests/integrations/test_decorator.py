@@ -296,6 +296,50 @@ def test_a_module_that_is_put_together_otherwise_is_another_kind() -> None:
     assert len(optimized.answers) == 4
 
 
+def test_a_module_that_is_replaced_by_one_of_its_class_is_looked_into() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(32, 16), nn.ReLU())).eval()
+    optimized = mugraph.optimize(model, budget=120.0)
+    with torch.inference_mode():
+        for _ in range(2):
+            close(optimized(X), model(X))
+        model[0] = nn.Sequential(model[0][0], nn.GELU())
+        close(optimized(X), model(X))
+
+
+def test_a_name_that_leads_to_another_module_is_noticed() -> None:
+    before = after = nn.ReLU()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return after(before(x) @ W - 1)  # type: ignore[no-any-return]
+
+    optimized = mugraph.optimize(function, budget=120.0)
+    with torch.inference_mode():
+        for _ in range(2):
+            close(optimized(X), function(X))
+        after = nn.Tanh()
+        close(optimized(X), function(X))
+        before = nn.Tanh()
+        close(optimized(X), function(X))
+    assert len(optimized.answers) == 3
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_arguments_that_only_have_a_place_beside_others_that_only_have_a_name(dynamic: bool | None) -> None:
+    def scaled(x: torch.Tensor, /, *, by: float) -> torch.Tensor:
+        return x * by
+
+    def named(x: torch.Tensor, **settings: float) -> torch.Tensor:
+        return x * settings["by"]
+
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorch)
+        for function in (scaled, named):
+            assert torch.equal(mugraph.optimize(function, dynamic=dynamic)(X, by=2.0), X * 2)
+        assert torch.equal(mugraph.optimize(torch.add, dynamic=dynamic)(X, X, alpha=2), X * 3)
+        with pytest.raises(TypeError):
+            mugraph.optimize(scaled, dynamic=dynamic)(X, to=2.0)  # type: ignore[call-arg]
+
+
 class Scale:
     """An object as functions get their settings in."""
 

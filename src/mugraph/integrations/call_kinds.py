@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from mugraph.frontend.calls.objects import flat, leaves_of, parts_of
-from mugraph.frontend.calls.origins import modules_reached
+from mugraph.frontend.calls.origins import READ_ERRORS, modules_reached, reader
 
 Kind = tuple[Any, ...]
 _VALUES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -30,16 +31,30 @@ def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Mappin
     return kind
 
 
-def modules_of(fn: Callable[..., Any]) -> tuple[torch.nn.Module, ...]:
-    """The modules that a function is, is a method of or reaches by a name, and all modules in these."""
-    return tuple(module for reached in modules_reached(fn) for module in reached.modules())
+class ReachedModules:
+    """The modules that a function is, is a method of or reaches by a name (`reached`), and all modules in these."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        found = modules_reached(fn)
+        self.reached = [module for module, _ in found]
+        self.modules = tuple({id(module): module for reached in self.reached for module in reached.modules()}.values())
+        self._held = [(module._modules, tuple(module._modules.values())) for module in self.modules if module._modules]
+        self._read = reader([origin for _, origin in found])
+
+    def are_there(self) -> bool:
+        """Whether the same names lead to the same modules, and these hold the same ones."""
+        try:
+            same = all(map(operator.is_, self._read(), self.reached))
+        except READ_ERRORS:
+            return False
+        return same and all(tuple(held.values()) == modules for held, modules in self._held)
 
 
-def surroundings(modules: Sequence[torch.nn.Module]) -> Kind:
-    """What decides besides the arguments what PyTorch computes: autocasting, the type of new tensors, and of each module whether
-    it trains, of which classes the modules in it are, and its hooks."""
+def surroundings(around: ReachedModules) -> Kind:
+    """What decides besides the arguments what PyTorch computes: autocasting, the type of new tensors, of which classes modules
+    are, and of each whether it trains, and its hooks."""
     casts = tuple(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda"))
-    return (*casts, torch.get_default_dtype(), *map(_state_of_module, modules))
+    return (*casts, torch.get_default_dtype(), *map(type, around.reached), *map(_state_of_module, around.modules))
 
 
 def _state_of_module(module: torch.nn.Module) -> Kind | bool:

@@ -25,10 +25,10 @@ from mugraph.frontend import trace
 from mugraph.frontend.calls.pytree import FunctionCalling
 from mugraph.integrations.call_kinds import (
     Kind,
+    ReachedModules,
     asks_for_gradients,
     functions_are_watched,
     kind_of_call,
-    modules_of,
     stands_for_others,
     surroundings,
     tensors_of,
@@ -86,9 +86,8 @@ class Optimized(Shared, Generic[P, R]):
     def __init__(self, fn: Callable[P, R], settings: Settings) -> None:
         self.fn, self.settings = fn, settings
         self.answers: dict[Kind, Answer] = {}
-        self._latest: tuple[Superoptimized, Kind] | None = None
-        """The result that answered last, and the surroundings that it was optimized in."""
-        self._modules = modules_of(fn)
+        self._latest: tuple[Superoptimized, Kind, ReachedModules] | None = None
+        """The result that answered last, and the surroundings and modules that it was optimized with."""
         self._observed = ObservedSizes()
         self._one_at_a_time = threading.RLock()
         self._attribute = ""
@@ -99,9 +98,9 @@ class Optimized(Shared, Generic[P, R]):
         if torch.compiler.is_compiling():
             return self.fn(*args, **kwargs)
         if (known := self._latest) is not None and not functions_are_watched():  # once: other threads call, too
-            latest, around = known
+            latest, around, modules = known
             with suppress(InvalidInput, ShapeMismatch):  # the function brings other tensors along than it did
-                usual = around == surroundings(self._modules) and not _brings_gradients(latest)
+                usual = around == surroundings(modules) and modules.are_there() and not _brings_gradients(latest)
                 inputs = latest.calling.plain(args, kwargs) if usual else None
                 outputs = None if inputs is None else latest.executable.recognized(inputs)
                 if inputs is not None and outputs is not None:
@@ -120,8 +119,8 @@ class Optimized(Shared, Generic[P, R]):
     def _answered(self, args: Sequence[Any], kwargs: Mapping[str, Any], again: bool = False) -> R:
         if self.settings.is_empty(args, kwargs):
             return self.fn(*args, **kwargs)
-        self._modules = modules_of(self.fn)
-        around = surroundings(self._modules)
+        modules = ReachedModules(self.fn)
+        around = surroundings(modules)
         try:
             if self.settings.dynamic is True and args and kwargs:
                 args, kwargs = _all_by_one(self.fn, args, kwargs)
@@ -158,7 +157,7 @@ class Optimized(Shared, Generic[P, R]):
             self.answers.pop(kind, None)
             return self._answered(args, kwargs, again=True)
         if isinstance(answer.result, Superoptimized) and answer.result.is_one_program:
-            self._latest = answer.result, around
+            self._latest = answer.result, around, modules
         return outputs
 
     def _kind(self, around: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Kind, Dynamic]:
@@ -430,8 +429,11 @@ def _nothing(result: Superoptimized) -> str:
 def _all_by_one(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """A call with all arguments by position, or all by name."""
-    example = _example(fn, args, kwargs)
+    """A call with all arguments by position, or all by name, where the function can be called so."""
+    try:
+        example = _example(fn, args, kwargs)
+    except InvalidInput:  # some only have a place and others a name, or it does not say which there are
+        return args, kwargs
     return ((), example) if isinstance(example, dict) else (example, {})
 
 
@@ -450,7 +452,10 @@ def _example(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
         return tuple(args)
     if not args:
         return dict(kwargs)
-    signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except ValueError:
+        raise InvalidInput("it does not say which arguments it has; give all by position, or all by name") from None
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:

@@ -89,20 +89,20 @@ def origins(fn: Callable[..., Any]) -> dict[int, list[Origin]]:
     return found
 
 
-def modules_reached(fn: Callable[..., Any]) -> tuple[torch.nn.Module, ...]:
-    """The modules that a function calls by a name of its own or through attributes of objects: what it is or is a method of, and
-    what its closure, globals and default arguments hold. What modules and containers hold is not looked into."""
-    found: dict[int, torch.nn.Module] = {}
+def modules_reached(fn: Callable[..., Any]) -> list[tuple[torch.nn.Module, Origin]]:
+    """The modules that a function calls by a name of its own or through attributes of objects, with the way to each: what it is
+    or is a method of, and what its closure and globals hold. What modules and containers hold is not looked into."""
+    found: list[tuple[torch.nn.Module, Origin]] = []
     met: dict[int, Any] = {}
-    waiting: deque[Any] = deque([fn])
+    waiting: deque[tuple[Any, Origin]] = deque([(fn, Origin.at("", fn))])
     while waiting and len(met) < _FEW:
-        value = waiting.popleft()
+        value, origin = waiting.popleft()
         if isinstance(value, torch.nn.Module):
-            found[id(value)] = value
+            found.append((value, origin))
         elif id(value) not in met and not isinstance(value, (torch.Tensor, Mapping, list, tuple, *_PLAIN)):
             met[id(value)] = value
-            waiting.extend(part for _, part, _ in _steps(value))
-    return tuple(found.values())
+            waiting.extend((part, Origin(name, step, origin)) for name, part, step in _steps(value))
+    return found
 
 
 def holders(value: Any) -> list[tuple[str, Any]]:
