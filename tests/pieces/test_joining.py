@@ -16,8 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.devices import device_for
 from mugraph.frontend.partitioning.partition import Piece, partition
 from mugraph.pieces.joining import Group, Join, Joining, Unit
-from mugraph.pieces.piece_optimizer import not_predicted_to_pay
-from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost, seconds_of_calls
+from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost, not_predicted_to_pay, seconds_of_calls
 
 DEVICE = device_for("cuda:sm_90")
 MATMUL_AND_SUM = torch.ops.aten.mm.default, torch.ops.aten.sum.dim_IntList
@@ -268,9 +267,9 @@ def test_kernels_that_cannot_be_timed_must_be_predicted_to_take_less_than_torch(
     inputs = (rows, 4096), (4096,), (4096, 4096)
     piece = piece_of_function(normed, *(torch.empty(shape, dtype=torch.bfloat16) for shape in inputs))
     calls = seconds_of_calls(piece.nodes, DEVICE)
-    assert not_predicted_to_pay(piece, 0.94 * calls, DEVICE) == ""
+    assert not_predicted_to_pay(piece.nodes, 0.94 * calls, DEVICE) == ""
     for seconds in (0.96 * calls, 2 * calls):
-        assert "nothing is timed here" in not_predicted_to_pay(piece, seconds, DEVICE)
+        assert "nothing is timed here" in not_predicted_to_pay(piece.nodes, seconds, DEVICE)
 
 
 def test_a_call_of_torch_takes_one_launch_however_many_operators_spell_it_out() -> None:

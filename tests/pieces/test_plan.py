@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
-from mugraph.errors import UnsupportedOperator
+from mugraph.errors import InvalidInput, UnsupportedOperator
 from mugraph.frontend import record
 from mugraph.frontend.partitioning.library import LibraryKernel, linear_layers
 from mugraph.frontend.partitioning.partition import Piece, partition
@@ -358,6 +358,30 @@ def test_what_is_left_of_the_time_is_for_kernels_whose_search_it_cut_short(
     (plan,) = plans(module, "cpu", optimizer, Deadline(60.0))
     assert anew == [False, True][:searched]
     assert [*plan.results.values()] == [found[1 if replaced else 0]]
+
+
+def test_kernels_stay_where_another_search_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Superoptimized] = []
+
+    def superoptimized(*program: Any, **settings: Any) -> Superoptimized:
+        if settings.pop("anew"):
+            raise InvalidInput("no more")
+        result = superoptimize_program(*program, **settings)
+        result.report = replace(result.report, search=result.report.search | CUT_SHORT)
+        found.append(result)
+        return result
+
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
+    monkeypatch.setattr(Optimizer, "duel", lambda *_: CLEAR)
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer._LEAST_SECONDS", 1.0)
+    optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
+    module = recorded_graph(record(*SQUARES)).module
+    (piece,) = partition(module.graph).pieces
+    optimizer.outcomes([piece], {}, Deadline(20.0))
+    (plan,) = plans(module, "cpu", optimizer, Deadline(60.0))
+    assert [*plan.results.values()] == found
+    x = SQUARES[1][0]
+    torch.testing.assert_close(plan.spliced(module)(x)[0], SQUARES[0](x))
 
 
 def test_what_was_searched_with_most_of_the_time_is_not_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:

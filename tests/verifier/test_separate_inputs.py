@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -265,12 +266,12 @@ def test_what_divides_by_the_difference_of_a_row_and_itself_is_not_equal_to_anyt
 def test_a_division_by_zero_that_rounding_hides_is_one() -> None:
     """Rows of products are computed alone, and among all of them, in other orders; their differences are zero or nearly."""
 
-    def differences(x: ProgramTensor, first: ProgramTensor, last: ProgramTensor, factor: int) -> ProgramTensor:
+    def differences(factor: int, x: ProgramTensor, first: ProgramTensor, last: ProgramTensor) -> ProgramTensor:
         rows = x @ first @ last
         return (factor / (factor * rows.reshape(8, 1, WIDTH) - factor * rows.reshape(1, 8, WIDTH))).sum(1)
 
     shapes = ((8, WIDTH), (WIDTH, 37), (37, WIDTH))
-    left, right = (program(lambda *x, factor=factor: differences(*x, factor), *shapes) for factor in (1, 2))
+    left, right = (program(functools.partial(differences, factor), *shapes) for factor in (1, 2))
     assert not any(axis.apart for axis in cut(left, right).axes)
     assert not by_random_tests(left, right).equivalent
 

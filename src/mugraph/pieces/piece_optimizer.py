@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.devices import Device, device_for
+from mugraph.devices import device_for
 from mugraph.devices.host import seconds_when_busy, slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import LeftToPyTorch, MugraphError, TargetUnavailable
@@ -30,7 +30,7 @@ from mugraph.pieces.library_ways import Library, layers_of, weights_of, with_pac
 from mugraph.pieces.piece_duels import against, by_kernels, description_of, examples_of, recorded_tensor
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome
-from mugraph.pieces.predicted_cost import seconds_of_calls, share_saved
+from mugraph.pieces.predicted_cost import not_predicted_to_pay, seconds_of_calls, share_saved
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel, in_turns, raised_as_they_were, still_counts, while_serving
@@ -76,8 +76,6 @@ of each side that warm it up, five rounds), and the largest part of what is left
 _LITTLE = 0.02
 """Pieces of which so small a part is predicted to be saved at best, as large products beside a sum, come behind the others."""
 
-_UNTIMED_SAVING = 0.05
-"""The part of the time of torch's calls, which is predicted rather too low, that kernels must be predicted to save untimed."""
 
 GraphsByForm = dict[tuple[object, ...], Graph]
 """By the form of a program, the muGraph that was best for it at some sizes."""
@@ -310,8 +308,15 @@ class Optimizer:
         return share.until is not before.until if self._outcomes[key].uncompared else share.exceeds(before)
 
     def _tried(self, piece: Piece, budget: float | None, graphs: _Known, again: bool) -> PieceOutcome:
+        """What becomes of a piece; one that kernels run keeps them where another search of it fails."""
+        known = self._outcomes.get(self.key(piece))
+        outcome = self._searched(piece, known, budget, graphs, again)
+        return known if known is not None and known.runs and outcome.result is None else outcome
+
+    def _searched(
+        self, piece: Piece, known: PieceOutcome | None, budget: float | None, graphs: _Known, again: bool
+    ) -> PieceOutcome:
         try:
-            known = self._outcomes.get(self.key(piece))
             if known is not None and known.uncompared and known.result is not None:
                 return self._compared(piece, known.result)
             refused = self._refused
@@ -382,7 +387,7 @@ class Optimizer:
         if not result.executable.machine.available:
             cost = result.best.cost
             return PieceOutcome(
-                result, "" if cost is None else not_predicted_to_pay(piece, cost, device_for(self.options.target))
+                result, "" if cost is None else not_predicted_to_pay(piece.nodes, cost, device_for(self.options.target))
             )
         until = self._share_of(piece).until
         layers = self._layers_of(piece, until)
@@ -482,15 +487,6 @@ def _bytes_of_inputs(piece: Piece) -> int:
 def _least_seconds() -> float:
     """What most pieces need on this machine, as busy as it is."""
     return _LEAST_SECONDS * slowdown()
-
-
-def not_predicted_to_pay(piece: Piece, seconds: float, device: Device) -> str:
-    """Why torch runs a piece whose kernels are predicted to take so many seconds on a device; "" where these run it."""
-    by_torch = seconds_of_calls(piece.nodes, device)
-    if seconds < (1 - _UNTIMED_SAVING) * by_torch:
-        return ""
-    ours, theirs = (f"{1e6 * each:.1f}" for each in (seconds, by_torch))
-    return f"nothing is timed here, and kernels are predicted to take {ours} microseconds, torch's calls {theirs} ({device.name})"
 
 
 @functools.cache

@@ -26,6 +26,9 @@ from mugraph.ir.dtypes import DType
 from mugraph.search.partition.lower_bounds import best_efficiency, library_seconds
 from mugraph.search.scheduling.cost_table import NOT_HIDDEN, NOT_TAKEN
 
+_UNTIMED_SAVING = 0.05
+"""The part of the time of torch's calls, which is predicted rather too low, that kernels must be predicted to save untimed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -258,3 +261,12 @@ def _dtype(node: fx.Node) -> DType:
     """The type of what a call gives; that of a computation where it is no tensor."""
     tensor = tensor_of(node)
     return DType.FP32 if tensor is None else DTYPES.get(tensor.dtype, DType.FP32)
+
+
+def not_predicted_to_pay(nodes: Sequence[fx.Node], seconds: float, device: Device) -> str:
+    """Why torch makes calls whose kernels are predicted to take so many seconds on a device; "" where kernels run them."""
+    by_torch = seconds_of_calls(nodes, device)
+    if seconds < (1 - _UNTIMED_SAVING) * by_torch:
+        return ""
+    ours, theirs = (f"{1e6 * each:.1f}" for each in (seconds, by_torch))
+    return f"nothing is timed here, and kernels are predicted to take {ours} microseconds, torch's calls {theirs} ({device.name})"
