@@ -276,6 +276,28 @@ def test_what_is_changed_through_a_copy_that_strides_decide_about_relies_on_them
             traced.flatten((other,), {})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda z: z.mul_(3),
+        lambda z: z.__imul__(3),
+        lambda z: torch.mul(z, 3, out=z),
+        lambda z: z.__setitem__(0, z[1]),
+        lambda z: torch.nn.functional.relu(z, inplace=True),
+        lambda z: torch.nn.functional.leaky_relu(z, 0.1, True),
+    ],
+)
+def test_tensors_without_versions_are_watched_too(change: Any) -> None:
+    with torch.inference_mode():
+        fn = functools.partial(_halved, flat=torch.Tensor.flatten, change=change)
+        traced = trace(fn, (X,))
+        assert_like_eager(traced, fn, X)
+        with pytest.raises(InvalidInput, match=r"x has strides .* returns or changes depends on them"):
+            traced.flatten((X.t(),), {})
+        read = lambda x: (x / 2).flatten().sum(0, True)  # noqa: E731
+        assert_like_eager(trace(read, (X,)), read, X.t())
+
+
 def test_what_is_changed_or_copied_by_itself_does_not_rely_on_strides() -> None:
     def changed_before(x: torch.Tensor) -> torch.Tensor:
         y = x / 2

@@ -44,6 +44,14 @@ _COPIES_BY_STRIDES = frozenset(
     }
 )
 """Calls that give the memory of their first argument or a copy of it, by how that lies: who writes to either depends on it."""
+_WRITERS = frozenset(
+    {"__setitem__"}
+    | {
+        f"__i{name}__"
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+    }
+)
+"""Methods that write to a tensor and have no name that says so."""
 _SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
 """Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
 _KEPT = frozenset({"_safe_softmax", "eye"})
@@ -115,6 +123,8 @@ class Watch(TorchFunctionMode):
         self._asks_for_strides = False
         self._shared_by_strides: list[tuple[torch.Tensor, int]] = []
         """Arguments and results of calls that copy by strides, each with its version behind the call."""
+        self._shared_without_version = False
+        """Whether one of them is an inference tensor, which has none: then whatever is written behind the call counts."""
         self._stand_ins: dict[int, torch.Tensor] = {}
         self._made = Made((), ())
         self._below: list[Any] = []
@@ -134,14 +144,16 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._asks_for_strides |= func in _QUESTIONS_OF_STRIDES
+        self._asks_for_strides |= self._shared_without_version and _writes(func, args, kwargs or {})
         args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
         if func is OPERATOR:
             with self._all_modes():
                 return attention(*args, **kwargs)
         result = func(*args, **kwargs)
         if func in _COPIES_BY_STRIDES or "memory_format" in kwargs:
-            shared = (*args[:1], kwargs.get("input"), result)
-            self._shared_by_strides += [(each, each._version) for each in shared if isinstance(each, torch.Tensor)]
+            shared = [each for each in (*args[:1], kwargs.get("input"), result) if isinstance(each, torch.Tensor)]
+            self._shared_by_strides += [(each, each._version) for each in shared if not each.is_inference()]
+            self._shared_without_version |= any(each.is_inference() for each in shared)
         self._made.note(func, args, kwargs, result)
         return result
 
@@ -164,6 +176,15 @@ class Watch(TorchFunctionMode):
         if captured and not any(tensor is known for known in self.reached):
             self.reached.append(tensor)
         return tensor if stand_in is None else stand_in
+
+
+def _writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of a torch function says that it writes to one of its arguments: by its name, `out`, or `inplace`."""
+    name, code = getattr(func, "__name__", ""), getattr(func, "__code__", None)
+    if "out" in kwargs or name in _WRITERS or (name.endswith("_") and not name.endswith("__")):
+        return True
+    names = () if code is None else code.co_varnames[: code.co_argcount]
+    return bool({**dict(zip(names, args, strict=False)), **kwargs}.get("inplace"))
 
 
 def _function_modes() -> list[Any]:
