@@ -302,6 +302,21 @@ CUT_SHORT: dict[str, Any] = {"gain_left": 0.5, "settled": False, "exhausted": Fa
 CLEAR, UNCLEAR = Duel(rounds=20, won=20, speedup=1.5), Duel(rounds=20, won=10, speedup=1.0)
 
 
+def planned_twice(
+    monkeypatch: pytest.MonkeyPatch, search: Callable[..., Superoptimized], duel: Callable[..., Duel | None]
+) -> tuple[fx.GraphModule, Plan]:
+    """`SQUARES`, whose program was searched before, and its plan with time left."""
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", search)
+    monkeypatch.setattr(Optimizer, "duel", duel)
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer._LEAST_SECONDS", 1.0)
+    optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
+    module = recorded_graph(record(*SQUARES)).module
+    (piece,) = partition(module.graph).pieces
+    optimizer.outcomes([piece], {}, Deadline(20.0))
+    (plan,) = plans(module, "cpu", optimizer, Deadline(60.0))
+    return module, plan
+
+
 @pytest.mark.parametrize(
     ("search", "recalled", "beside_torch", "beside_earlier", "searched", "replaced"),
     [
@@ -348,14 +363,7 @@ def test_what_is_left_of_the_time_is_for_kernels_whose_search_it_cut_short(
         torch.testing.assert_close(got, SQUARES[0](x))
         return beside_earlier
 
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
-    monkeypatch.setattr(Optimizer, "duel", duel)
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer._LEAST_SECONDS", 1.0)
-    optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
-    module = recorded_graph(record(*SQUARES)).module
-    (piece,) = partition(module.graph).pieces
-    optimizer.outcomes([piece], {}, Deadline(20.0))
-    (plan,) = plans(module, "cpu", optimizer, Deadline(60.0))
+    _, plan = planned_twice(monkeypatch, superoptimized, duel)
     assert anew == [False, True][:searched]
     assert [*plan.results.values()] == [found[1 if replaced else 0]]
 
@@ -371,14 +379,7 @@ def test_kernels_stay_where_another_search_fails(monkeypatch: pytest.MonkeyPatch
         found.append(result)
         return result
 
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
-    monkeypatch.setattr(Optimizer, "duel", lambda *_: CLEAR)
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer._LEAST_SECONDS", 1.0)
-    optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
-    module = recorded_graph(record(*SQUARES)).module
-    (piece,) = partition(module.graph).pieces
-    optimizer.outcomes([piece], {}, Deadline(20.0))
-    (plan,) = plans(module, "cpu", optimizer, Deadline(60.0))
+    module, plan = planned_twice(monkeypatch, superoptimized, lambda *_: CLEAR)
     assert [*plan.results.values()] == found
     x = SQUARES[1][0]
     torch.testing.assert_close(plan.spliced(module)(x)[0], SQUARES[0](x))
