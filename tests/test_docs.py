@@ -12,6 +12,7 @@ from types import ModuleType
 from unittest import mock
 
 import pytest
+import torch._dynamo
 
 from mugraph.checker.operators import OPERATORS as CHECKED
 from mugraph.devices.targets import TARGETS
@@ -31,6 +32,7 @@ def names(page: Path) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=names)
 def test_python_blocks_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    torch._dynamo.reset()  # a page is a program: sizes that another one gave `nn.Sequential` would count as those that vary
     module = ModuleType(f"documentation_{page.stem.replace('-', '_')}")  # Dynamo remembers modules by name
     monkeypatch.setitem(sys.modules, module.__name__, module)  # torch.compile looks functions' globals up by name
     text = page.read_text()
