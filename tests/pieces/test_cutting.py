@@ -501,6 +501,14 @@ def test_programs_leave_time_for_calls_of_the_whole(
     assert _before_calls(Deadline(None), call).remaining is None
 
 
+def clock_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that deadlines read from now on, on a machine that does nothing else."""
+    now = [0.0]
+    monkeypatch.setattr("mugraph.support.deadline.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(cutting, "slowdown", lambda: 1.0)
+    return now
+
+
 @pytest.mark.parametrize(
     ("left", "predicted", "taken", "called"),
     [
@@ -522,11 +530,9 @@ def test_whole_calls_that_would_end_late_are_not_begun(
     monkeypatch: pytest.MonkeyPatch, left: float, predicted: float, taken: float, called: bool
 ) -> None:
     """Five calls take that long at the least, of which three are looked at for what they give, and warm."""
-    example, now = EXAMPLES["logcumsumexp"], [0.0]
+    example = EXAMPLES["logcumsumexp"]
     inputs = example.inputs()
-    opt = optimized(example, inputs)
-    monkeypatch.setattr("mugraph.support.deadline.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(cutting, "slowdown", lambda: 1.0)
+    opt, now = optimized(example, inputs), clock_by_hand(monkeypatch)
     looked_at, timed, known = list[float](), list[float](), list[float]()
 
     def difference(*calls: object, **settings: object) -> str:
@@ -557,11 +563,9 @@ def test_whole_calls_that_would_end_late_are_not_begun(
 def test_long_calls_are_timed_part_by_part_where_there_is_time(
     monkeypatch: pytest.MonkeyPatch, left: float, by_parts: bool
 ) -> None:
-    example, now = EXAMPLES["logcumsumexp"], [0.0]
+    example = EXAMPLES["logcumsumexp"]
     inputs = example.inputs()
-    opt = optimized(example, inputs)
-    monkeypatch.setattr("mugraph.support.deadline.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(cutting, "slowdown", lambda: 1.0)
+    opt, now = optimized(example, inputs), clock_by_hand(monkeypatch)
 
     def passing(seconds: float, answer: Any) -> Any:
         now[0] += seconds

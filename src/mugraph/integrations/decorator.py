@@ -44,7 +44,7 @@ from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
 from mugraph.selection.reasons import why_nothing
 from mugraph.selection.whole_programs import names_of
-from mugraph.sizes.dims import Declared, Dynamic
+from mugraph.sizes.dims import Declared, Dynamic, may_be_empty
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
@@ -306,8 +306,7 @@ class Settings:
         """Whether a call has nothing in a dimension that varies and may be 0; raises what `Declared.sizes_of` raises."""
         if self.dynamic is True:
             return any(tensor.numel() == 0 for tensor in tensors_of(args, kwargs))
-        declared = Declared.of(self.declared) if self.declared else None
-        return declared is not None and declared.may_be_empty and 0 in declared.sizes_of(args, kwargs)
+        return may_be_empty(self.declared) and 0 in Declared.of(self.declared).sizes_of(args, kwargs)
 
     @property
     def of_all(self) -> dict[str, Any]:

@@ -56,6 +56,11 @@ Dynamic = Mapping[int | str, Mapping[int, Dim]]
 """For arguments, by position or name, which of their dimensions are dynamic."""
 
 
+def may_be_empty(dynamic: Dynamic) -> bool:
+    """Whether size 0 is declared of a dimension."""
+    return any(dim.low == 0 for dims in dynamic.values() for dim in dims.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Declared:
     """The dimensions that were declared of a function's arguments."""
@@ -75,14 +80,9 @@ class Declared:
             raise InvalidInput("no dimension is dynamic; declare one, or use mugraph.superoptimize")
         return cls(dynamic, dims)
 
-    @property
-    def may_be_empty(self) -> bool:
-        """Whether size 0 is declared of a dimension."""
-        return any(dim.low == 0 for dim in self.dims.values())
-
     def from_one(self) -> Declared:
         """What is declared of calls that have something of every dimension."""
-        if not self.may_be_empty:
+        if not may_be_empty(self.dynamic):
             return self
         return Declared.of(
             {
