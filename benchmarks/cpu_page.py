@@ -1,4 +1,5 @@
-"""The tables of docs/cpu-measured.md that records of `cpu.py`, `model_rivals.py` and `cpu_growth.py` make, and its plots.
+"""The tables of docs/cpu-measured.md that records of `cpu.py`, `layers.py`, `model_rivals.py` and `cpu_growth.py` make, and its
+plots.
 
     python benchmarks/cpu_page.py            # writes the page's tables and docs/plots/cpu-growth-*.svg anew
     python benchmarks/cpu_page.py --print    # prints them
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import cpu
 import cpu_growth
+import layers
 import model_rivals
 from cpu import CONTESTANTS, DTYPES, LOST, OURS, PROGRAMS
 from mugraph.frontend.workloads import WORKLOADS
@@ -186,6 +188,31 @@ def whole_models() -> str:
     return f"{_table((*names, *CONTESTANTS, 'ratio'), lines)}\n\n{said}"
 
 
+def whole_layers() -> str:
+    """Whole layers as one call to `superoptimize`: seconds of its parts, memory, proof, and times of calls."""
+    records: list[Row] = json.loads(layers.RESULT.read_text(encoding="utf-8"))["records"] if layers.RESULT.exists() else []
+    records = [row for row in records if "failed" not in row]
+    order = [*layers.CASES]
+    lines = [_layer(row) for row in sorted(records, key=lambda row: (order.index(row["case"]), row["dtype"], row["budget"]))]
+    heads = ("layer", "type", "threads", "budget", "whole", "first proof", "search", "compile", "proof", "GiB", "bound", "bytes")
+    return _table((*heads, "ms", *(f"over {title}" for title in _BESIDE_LAYERS)), lines) if lines else _NOTHING
+
+
+_BESIDE_LAYERS = ("eager", "inductor", "inductor frozen")
+
+
+def _layer(row: Row) -> list[str]:
+    """What the table says of a layer; "function" for a share of bytes where nothing clearly faster than it was found."""
+    seconds = (row["seconds"], row["first_proof_seconds"], *(row[f"{part}_seconds"] for part in ("search", "compile", "verify")))
+    parts = ("-" if each is None else f"{each:.1f}" for each in seconds)
+    calls = row["seconds_of_a_call"]
+    over = ("-" if title not in calls else _bold(calls[title] / calls[OURS], LOST) for title in _BESIDE_LAYERS)
+    bound = "-" if not row["bounds"] else f"{max(row['bounds']):.0e}"
+    share = f"{row['byte_share']:.0%}" if row["found"] else "function"
+    named = (row["case"], row["dtype"], str(row["threads"]), f"{row['budget']:g}")
+    return [*named, *parts, f"{row['peak_bytes'] / 2**30:.1f}", bound, share, f"{calls[OURS] * 1e3:.3g}", *over]
+
+
 def summary() -> str:
     """How each group of cases stands beside the best rivals in each type, with links to the tables of the groups."""
     titles = ("what", "type", "cells", "geometric mean", "worst cell", f"under {LOST}")
@@ -288,6 +315,7 @@ BLOCKS: dict[str, Block] = {
     "other programs, two threads": partial(beside_rivals, PROGRAMS, 2),
     "the six workloads, one thread": partial(beside_rivals, WORKLOADS, 1),
     "measured again": measured_again,
+    "whole layers": whole_layers,
     "whole models": whole_models,
     **{f"growth of {case}": partial(growth, case) for case in cpu_growth.GROWTHS},
 }

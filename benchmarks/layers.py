@@ -423,8 +423,8 @@ def _keep(record: dict[str, Any], file: Path) -> None:
     """Put a record among those of the file, in the place of an earlier one of its case."""
     kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"device": device_for("cpu").name, "records": []}
     record = {**record, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    key = ("case", "dtype", "scale", "threads")
-    others = [each for each in kept["records"] if any(each[name] != record[name] for name in key)]
+    key = ("case", "dtype", "scale", "threads", "budget")
+    others = [each for each in kept["records"] if any(each.get(name) != record.get(name) for name in key)]
     kept["records"] = [*others, record]
     file.write_text(json.dumps(kept, indent=1) + "\n")
 

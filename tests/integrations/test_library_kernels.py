@@ -16,6 +16,7 @@ from mugraph.pieces import piece_duels, piece_optimizer
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.packed_weights import _LAYERS
 from mugraph.pieces.piece_options import PieceOptions
+from packed_first import packed_first
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ def test_weights_are_packed_once_and_again_when_they_change(caplog: pytest.LogCa
             torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
         assert len(layers()) == 2
         assert last().packed_bytes == 48 * 48 * 4
-        assert "2 library kernels (0 MiB of packed weights)" in caplog.text
+        assert "2 library kernels run as kernels (0 MiB of packed weights)" in caplog.text
         place = model.first.weight.data_ptr()
         assert len([packed for (known, _), packed in _LAYERS.items() if known[0] == place]) == 1
         model.first.weight.mul_(2)
@@ -99,7 +100,33 @@ def test_what_comes_anew_in_every_call_is_not_packed() -> None:
     assert layers() == []
 
 
-def test_nothing_is_packed_where_memory_is_short() -> None:
+class Normalized(nn.Module):
+    """Two programs with equal weights, and something between them that is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.once(torch.logcumsumexp(self.once(x), 0))
+
+    def once(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)) @ self.weight
+
+
+def test_weights_that_kernels_pack_are_counted_once_for_each_way() -> None:
+    model, x = Normalized().eval(), torch.randn(8, 64)
+    with torch.no_grad(), packed_first():
+        torch.testing.assert_close(compiled(model, keep="all", pack=True)(x), model(x), rtol=1e-4, atol=1e-4)
+    found = last()
+    packed = [found.results[piece].executable.packed_weights for piece in found.partition.pieces]
+    assert len(packed) == 2
+    assert not found.partition.library
+    assert found.packed_bytes == sum(packed[0].values()) == 64 * 64 * 4
+    assert "run as kernels (0 MiB of packed weights)" in str(found)
+
+
+def test_nothing_is_packed_where_that_was_asked_for() -> None:
     model, x = Tied().eval(), torch.randn(64, 48)
     with torch.no_grad():
         torch.testing.assert_close(compiled(model, pack=False)(x), model(x), rtol=1e-5, atol=1e-5)
@@ -110,7 +137,7 @@ def test_nothing_is_packed_where_memory_is_short() -> None:
 
 
 def test_packed_weights_leave_memory_for_others(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("mugraph.pieces.plan.free_memory", lambda: 4 * 4 * 48 * 64)
+    monkeypatch.setattr("mugraph.pieces.packed_memory.free_memory", lambda: 4 * 4 * 48 * 64)
     first, second = nn.Linear(48, 64).requires_grad_(False), nn.Linear(64, 128).requires_grad_(False)
 
     def apart(x: torch.Tensor) -> torch.Tensor:  # so that no program has both

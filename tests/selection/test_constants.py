@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,14 @@ import mugraph
 from mugraph.checker import check_folder
 from mugraph.devices import device_for
 from mugraph.errors import InvalidInput, UntrustedSources
+from mugraph.frontend import trace
 from mugraph.integrations import torch_compile
 from mugraph.ir import DType, Graph
 from mugraph.ir.program import Program
-from mugraph.selection import contestants, qualification
-from mugraph.selection.contestants import Contestant
-from mugraph.selection.problems import program_problem
+from mugraph.selection.problems import function_problem, program_problem
 from mugraph.selection.whole_programs import searched_for
 from mugraph.targets.cpu.packer import pack
+from packed_first import packed_first
 
 
 class Layer(nn.Module):
@@ -41,17 +42,9 @@ class Layer(nn.Module):
         return torch.relu(self.linear(x)) @ self.matrix
 
 
-@pytest.fixture
-def packed_first() -> Iterator[None]:
-    """Whatever is faster on a busy machine: muGraphs with packed weights come first."""
-    ranked = contestants.fastest_first
-
-    def packed(entries: Any) -> list[Contestant]:
-        return sorted(ranked(entries), key=lambda entry: not entry.executable.packs)
-
-    always = mock.patch("mugraph.runtime.benchmarking.Duel.clear", new_callable=mock.PropertyMock, return_value=True)
-    reordered = mock.patch.object(qualification, "reordered", lambda kept, entries: list(kept))
-    with mock.patch.object(qualification, "fastest_first", packed), reordered, always:
+@pytest.fixture(name="packed_first")
+def _packed_first() -> Iterator[None]:
+    with packed_first():
         yield
 
 
@@ -106,6 +99,15 @@ def test_weights_of_4_bits_are_packed_saved_and_checked(tmp_path: Path) -> None:
             for _ in range(2):
                 assert right(loaded(x, tied.weight, tied.scale, tied.zero), tied)
         assert packs.call_count == 2  # its scales and zero points: its weight is the other's
+
+
+@pytest.mark.parametrize("mode", [nullcontext, torch.inference_mode])
+def test_what_may_change_without_a_trace_is_not_packed(mode: type[AbstractContextManager[None]]) -> None:
+    """It would be packed in every call."""
+    with mode():
+        layer, inputs = Layer().eval(), (torch.randn(4, 64),)
+        problem = function_problem(trace(layer, inputs), layer, inputs)
+    assert len(problem.constants) == (2 if mode is nullcontext else 0)
 
 
 @pytest.mark.usefixtures("packed_first")

@@ -21,7 +21,7 @@ from mugraph.lower.packing import Packing
 from mugraph.lower.tile_form import Strips
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.runtime import Executable, build, packed_operands
-from mugraph.runtime.packed_operands import packer, pages_reused
+from mugraph.runtime.packed_operands import Kept, packer, pages_reused
 from mugraph.targets.cpu import Vectors
 from mugraph.targets.cpu.compiler import find_compiler
 from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
@@ -403,6 +403,26 @@ def test_layers_that_share_kernels_are_packed_once_each() -> None:
     assert packs.call_count == 3
     executable.forget_weights()
     assert largest_error(executable(x, layers[0])[0], x.double() @ layers[0].double()) < 1e-5
+
+
+def test_layers_beyond_those_that_are_kept_are_not_all_packed_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_operands, "_MOST", 7)
+    executable = packed_for(linear(3, 64, 48, DType.FP32))
+    x, layers, rounds = torch.randn(3, 64), [torch.randn(64, 48) for _ in range(8)], 20
+    with mock.patch("mugraph.runtime.packed_operands.pack", side_effect=pack) as packs:
+        for _ in range(rounds):
+            for weight in layers:
+                assert largest_error(executable(x, weight)[0], x.double() @ weight.double()) < 1e-5
+    assert len(layers) < packs.call_count < rounds * len(layers) / 2
+
+
+def test_where_memory_becomes_short_what_is_packed_grows_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Kept(lambda array: array.sum().item(), "sums")
+    tensors = [torch.full((2,), float(number)) for number in range(6)]
+    for number, tensor in enumerate(tensors):
+        monkeypatch.setattr("mugraph.devices.host.free_memory", lambda free=(1 << 60) * (number < 3): free)
+        assert made.of(tensor) == 2 * number
+    assert len(made._known) == 3
 
 
 def test_launches_of_one_kernel_pack_a_weight_each_in_its_way() -> None:

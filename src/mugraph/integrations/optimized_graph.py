@@ -17,11 +17,11 @@ from mugraph.devices.targets import target_row
 from mugraph.frontend.calls.in_place import values_behind
 from mugraph.frontend.operators.torch_casts import draws_random_numbers, has_effects, tensor_of
 from mugraph.frontend.partitioning.partition import Partition, Piece
-from mugraph.frontend.rewriting.graph_passes import owner_of, ready_to_cut
-from mugraph.frontend.rewriting.node_traits import bytes_of
+from mugraph.frontend.rewriting.graph_passes import ready_to_cut
 from mugraph.integrations.background import BackgroundGraph, queue
 from mugraph.integrations.waiting import tell, waiting
 from mugraph.pieces.example_tensors import example_of
+from mugraph.pieces.packed_memory import packed_bytes
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, optimizer
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import Plan, plans
@@ -42,17 +42,18 @@ class Compiled:
 
     def __str__(self) -> str:
         pieces, distinct = len(self.partition.pieces), len(set(map(id, self.results.values())))
-        library = len(self.partition.library)
-        more = f" and {library} library kernel{'s' * (library != 1)} ({self.packed_bytes / 2**20:.0f} MiB of packed weights)"
+        library, packed = len(self.partition.library), self.packed_bytes
+        kernels = f" and {library} library kernel{'s' * (library != 1)}" * (library > 0)
+        weights = f" ({packed / 2**20:.0f} MiB of packed weights)" * (packed > 0)
         return (
-            f"{pieces} pieces ({distinct} distinct){more * (library > 0)} run as kernels, {self.partition.byte_share:.0%} of the "
+            f"{pieces} pieces ({distinct} distinct){kernels} run as kernels{weights}, {self.partition.byte_share:.0%} of the "
             f"bytes; {len(self.partition.left)} calls left to torch"
         )
 
     @property
     def packed_bytes(self) -> int:
-        """What the weights of library kernels take once more in the library's layout, but for how it rounds their sizes up."""
-        return sum({owner_of(kernel.weight): bytes_of(kernel.weight) for kernel in self.partition.library}.values())
+        """What packed weights take beside the weights themselves, by each way of packing once."""
+        return packed_bytes(self.partition, self.results)
 
 
 class Compilations(deque[Compiled]):

@@ -16,19 +16,17 @@ from dataclasses import dataclass, field, replace
 from torch import fx
 
 from mugraph.devices import Device, device_for
-from mugraph.devices.host import free_memory
 from mugraph.frontend.calls.in_place import ways_in_place
 from mugraph.frontend.partitioning.channels_last import with_channels_last
 from mugraph.frontend.partitioning.library import LibraryKernel, convolutions, linear_layers
 from mugraph.frontend.partitioning.partition import Known, Partition, Piece, partition
 from mugraph.frontend.partitioning.splice import can_run, spliced
-from mugraph.frontend.rewriting.graph_passes import owner_of
-from mugraph.frontend.rewriting.node_traits import bytes_of
 from mugraph.ir.parts import has_parts
 from mugraph.pieces.image_layouts import Layout, as_recorded
 from mugraph.pieces.joined_pieces import Joiner, Outcomes
 from mugraph.pieces.library_ways import Ways
 from mugraph.pieces.other_ways import Way, other_ways
+from mugraph.pieces.packed_memory import packed_by_kernels, within_memory
 from mugraph.pieces.packed_weights import packed
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
 from mugraph.pieces.piece_outcomes import PieceOutcome
@@ -40,8 +38,6 @@ from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event
 
 _log = logging.getLogger("mugraph.torch_compile")
-_MEMORY = 0.5
-"""The part of the memory that is free that packed weights of one graph may take."""
 _SEARCHED = "it is still searched"
 _FIRST = 0.7
 """The part of the budget for programs with linear layers in them where the library could have these, or on images as they are
@@ -385,7 +381,7 @@ def _with_layers_of_lost(plan: Plan, device: str, optimizer: Optimizer, deadline
         return plan
     if optimizer.options.profile:
         layers = optimizer.library.faster(layers, deadline, optimizer.tell)
-    fitting = within_memory([*plan.partition.library, *layers])
+    fitting = within_memory([*plan.partition.library, *layers], packed_by_kernels(plan.results))
     return replace(plan, partition=plan.partition.with_library(each for each in layers if each in fitting))
 
 
@@ -395,24 +391,6 @@ def _others(partitions: Sequence[Partition], optimizer: Optimizer, deadline: Dea
         return {}
     calls = {left.node for part in partitions for left in part.left}
     return optimizer.library.faster_ways(other_ways(calls), deadline)
-
-
-def within_memory(kernels: Sequence[LibraryKernel]) -> tuple[LibraryKernel, ...]:
-    """The first library kernels, as long as their packed weights leave the machine enough of its memory."""
-    weights = {owner_of(kernel.weight): bytes_of(kernel.weight) for kernel in kernels}
-    allowed, taken, total = _MEMORY * free_memory(), set[fx.Node](), 0
-    for weight, size in weights.items():
-        total += size
-        if total <= allowed:
-            taken.add(weight)
-    if len(taken) < len(weights):
-        _log.info(
-            "%d of %d weights are not packed: their %d MiB would be too much for this machine's memory",
-            len(weights) - len(taken),
-            len(weights),
-            total >> 20,
-        )
-    return tuple(kernel for kernel in kernels if owner_of(kernel.weight) in taken)
 
 
 def _ways(graph: fx.Graph, device: str, optimizer: Optimizer, deadline: Deadline) -> Ways:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -237,11 +237,15 @@ def _pre_defined(graph: Graph, index: int, library: Arrays, slots: Places, dense
     return step
 
 
-def packed_by_library(graph: Graph, library: Arrays) -> int:
-    """Bytes of the weights that products of a kernel graph have packed by an array library."""
-    factors = (_packed_factor(graph, index) for index in needed_nodes(graph))
-    tensors = (graph.tensor(factor) for factor in factors if factor is not None)
-    return sum(tensor.bytes for tensor in tensors if library.packs(tensor))
+def packed_by_library(graph: Graph, library: Arrays) -> dict[tuple[int, Hashable], int]:
+    """Bytes of weights that products of a kernel graph have packed by an array library, by a weight's node and the views that are
+    packed of it."""
+    factors = {factor for index in needed_nodes(graph) if (factor := _packed_factor(graph, index)) is not None}
+    return {
+        (owner_of(graph, factor).node, _views(graph, factor)): graph.tensor(factor).bytes
+        for factor in factors
+        if library.packs(graph.tensor(factor))
+    }
 
 
 def _packed_factor(graph: Graph, index: int) -> Value | None:

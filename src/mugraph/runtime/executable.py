@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from mugraph.devices.targets import TARGETS, load
 from mugraph.host.array_interface import Arrays, Recognizer, RunInputs
 from mugraph.host.arrays import torch_arrays
-from mugraph.ir.graph import Graph
+from mugraph.ir.graph import Graph, owner_of
 from mugraph.lower.tile_form import Kernel
 from mugraph.runtime.call_plan import Run, packed_by_library, planned
 from mugraph.runtime.placement import Placement, placement_of
@@ -88,13 +88,22 @@ class Executable:
     @property
     def packed_bytes(self) -> int:
         """What packed weights take."""
-        if not self.graph.constants or self.machine.name != "cpu":  # by name: no other target keeps any
-            return 0
-        by_library = packed_by_library(self.graph, torch_arrays()) if find_spec("torch") is not None else 0
-        return sum(map(self._bytes_packed, self.launches.values())) + by_library
+        return sum(self.packed_weights.values())
 
-    def _bytes_packed(self, launch: Launched) -> int:
-        return sum(each.elements * self.graph.tensor(value).dtype.bytes for value, each in launch.packings.items())
+    @property
+    def packed_weights(self) -> dict[tuple[int, Hashable], int]:
+        """What packed weights take: by the number of the input that is packed, and how it is; who packs alike has it once."""
+        if not self.graph.constants or self.machine.name != "cpu":  # by name: no other target keeps any
+            return {}
+        by_library = packed_by_library(self.graph, torch_arrays()) if find_spec("torch") is not None else {}
+        by_kernels = {
+            (owner_of(self.graph, value).node, packing): packing.elements * self.graph.tensor(value).dtype.bytes
+            for launch in self.launches.values()
+            for value, packing in launch.packings.items()
+        }
+        inputs = (index for index, node in enumerate(self.graph.nodes) if node.is_input)
+        numbers = {index: number for number, index in enumerate(inputs)}
+        return {(numbers[node], how): size for (node, how), size in (by_library | by_kernels).items()}
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+import random
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,8 +23,10 @@ from mugraph.targets.cpu.packer import pack
 
 T = TypeVar("T")
 
-_MOST = 64
-"""Tensors of which kernels of one kind keep something."""
+_MOST = 256
+"""Tensors of which kernels of one kind keep something: a kernel that equal layers share is called with the weights of each."""
+_ANY = random.Random(0)
+"""Draws of its own: a call of kernels leaves those of its caller alone."""
 _LARGE = 1 << 22
 """Bytes from which packed weights lie in large pages where the system gives them."""
 
@@ -50,7 +53,6 @@ class Kept(Generic[T]):
     make: Callable[[Any], T]
     key: Hashable
     _known: dict[Place, _Made] = field(default_factory=dict)
-    """The latest last: kernels that several layers share are called with the weights of each in turn."""
 
     def of(self, array: Any) -> T:
         """What is made of the tensor."""
@@ -69,9 +71,15 @@ class Kept(Generic[T]):
         return cast(T, known.made)
 
     def _keep(self, place: Place, made: _Made) -> None:
-        """Keep what was made, and others as long as they are few and memory lasts."""
-        several = len(self._known) < _MOST and memory_lasts()
-        self._known = {**(self._known if several else {}), place: made}  # anew: other threads may read
+        """Keep what was made, in the place of any other where there are many or memory is short.
+
+        Layers are called in turn: the one that was called longest ago is the next, and giving up that one would have each packed
+        in every call. A tensor that is not used any more is given up sooner or later, too.
+        """
+        others = dict(self._known)  # anew: other threads may read
+        if others and (len(others) >= _MOST or not memory_lasts()):
+            del others[_ANY.choice([*others])]
+        self._known = {**others, place: made}
         at_the_end(functools.partial(self._forget, place))
 
     def _forget(self, place: Place) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calls.calling import Calling, Positional, arguments_of
+from mugraph.host.tensor_state import is_traceable
 from mugraph.ir.graph import Graph, Level
 from mugraph.ir.program import Program
 from mugraph.selection.inputs import random_tensors, torch_runner
@@ -69,5 +70,6 @@ def function_problem(traced: Traced, fn: Callable[..., Any], example_inputs: Exa
 
 
 def _is_weight(tensor: Any) -> bool:
-    """Whether a tensor that a function brings along is taken to be the same in later calls: larger ones may be caches."""
-    return tensor.dim() == 2 or type(tensor).__name__ == "Parameter"
+    """Whether a tensor that a function brings along is taken to be the same in later calls: larger ones may be caches. What may
+    change without a trace, as tensors made in inference mode, would be packed in every call."""
+    return is_traceable(tensor) and (tensor.dim() == 2 or type(tensor).__name__ == "Parameter")

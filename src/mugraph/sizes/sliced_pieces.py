@@ -27,8 +27,9 @@ from mugraph.frontend.rewriting.node_traits import mutates
 from mugraph.pieces.cutting import difference
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import layers_of
+from mugraph.pieces.packed_memory import within_memory
 from mugraph.pieces.packed_weights import packed
-from mugraph.pieces.plan import Plan, within_memory
+from mugraph.pieces.plan import Plan
 from mugraph.sizes.pieced_functions import LEAST
 from mugraph.sizes.rescaled_calls import RescaledCalls
 from mugraph.sizes.sliced_kernels import SlicedKernels, first_slices, sliced_kernels
