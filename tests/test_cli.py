@@ -23,7 +23,7 @@ from mugraph.cli.output import dropped
 from mugraph.devices.host import available_cores
 from mugraph.lower.pipeline import PIPELINE
 from mugraph.lower.tile_text import parse_kernel
-from mugraph.pieces import kept_joins, library_ways, piece_optimizer
+from mugraph.pieces import kept_joins, library_ways, piece_optimizer, whole_calls
 from mugraph.results.data import Rejection
 from mugraph.runtime import baselines
 from mugraph.search import structure_cache
@@ -421,8 +421,8 @@ def test_kinds_that_do_not_exist_are_refused(
     for command in ("ls", "rm"):
         assert main(["cache", command, "results"]) == 2
         assert "'results'" in (line := error_line(capsys))
-        assert "result, structures, duel, library, joins, cubin, kernel" in line
-    pieces = {piece_optimizer.KIND, library_ways.KIND, kept_joins.KIND}
+        assert "result, structures, duel, calls, library, joins, cubin, kernel" in line
+    pieces = {piece_optimizer.KIND, library_ways.KIND, kept_joins.KIND, whole_calls.KIND}
     assert {result_cache.KIND, structure_cache.KIND, nvrtc.KIND} | pieces == set(KINDS) - {"kernel"}
     assert len(listed(capsys, "result")) == 1
     assert listed(capsys, "duel") == []

@@ -20,8 +20,8 @@ from mugraph.errors import InvalidInput, SeveralPrograms, ShapeMismatch, Unsuppo
 from mugraph.frontend import record
 from mugraph.frontend.files import load_function
 from mugraph.frontend.recording.recorded_graph import recorded_graph
-from mugraph.pieces import cutting, data, piece_optimizer, whole_or_pieces
-from mugraph.pieces.cutting import _before_calls, _beside, _Clock, _seconds_of_a_call, difference, timed_coverage
+from mugraph.pieces import cutting, data, piece_optimizer, whole_calls, whole_or_pieces
+from mugraph.pieces.cutting import _CALLS, _beside, _Clock, _seconds_of_a_call, difference, timed_coverage
 from mugraph.pieces.partitioned import Partitioned
 from mugraph.results.coverage import Coverage
 from mugraph.results.superoptimized import Superoptimized
@@ -280,7 +280,7 @@ def test_a_difference_is_named() -> None:
 def test_of_a_long_function_that_does_the_same_again_one_call_is_made(
     monkeypatch: pytest.MonkeyPatch, long: bool, alike: bool, calls: int
 ) -> None:
-    monkeypatch.setattr(cutting, "_LONG_SECONDS", 0.0 if long else 1e9)
+    monkeypatch.setattr(cutting, "LONG_SECONDS", 0.0 if long else 1e9)
     made: list[str] = []
 
     def counted(name: str, wrong: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -496,9 +496,9 @@ def test_programs_leave_time_for_calls_of_the_whole(
 ) -> None:
     monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: slowdown)
     monkeypatch.setattr("mugraph.devices.host.slowdown_of_calls", lambda: slowdown)
-    monkeypatch.setattr(cutting, "slowdown", lambda: slowdown)
-    assert _before_calls(Deadline(60.0), call).remaining == pytest.approx(seconds, abs=0.1)
-    assert _before_calls(Deadline(None), call).remaining is None
+    monkeypatch.setattr(whole_calls, "slowdown", lambda: slowdown)
+    assert _CALLS.before(Deadline(60.0), call).remaining == pytest.approx(seconds, abs=0.1)
+    assert _CALLS.before(Deadline(None), call).remaining is None
 
 
 def clock_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[float]:

@@ -420,7 +420,7 @@ def everything_packed(monkeypatch: pytest.MonkeyPatch) -> None:
 def fastest(layout: Layout) -> Callable[..., Partitioned]:
     """The choice of the result of one layout."""
 
-    def chosen(results: list[Partitioned], example_inputs: Any) -> Partitioned:
+    def chosen(results: list[Partitioned], *asked: Any) -> Partitioned:
         return next(result for result in results if result.cut.plan.layout is layout)
 
     return chosen

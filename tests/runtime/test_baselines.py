@@ -87,6 +87,12 @@ def test_what_was_just_called_is_called_for_rounds_alone(
     assert len(called) == calls
 
 
+@pytest.mark.parametrize(("limit", "cut_short"), [(0.0, True), (math.inf, False)])
+def test_whether_time_ended_the_rounds_is_said(limit: float, cut_short: bool) -> None:
+    comparison = compare(double, double, (torch.ones(2),), rounds=2, limit=limit, compiled=False)
+    assert [duel.cut_short for duel in comparison.duels.values()] == [cut_short] * len(comparison.duels)
+
+
 def test_tensors_that_a_function_keeps_can_be_trained_with(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[torch.Tensor] = []
 

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from mugraph.devices import device_for
-from mugraph.devices.host import seconds_when_busy, slowdown
+from mugraph.devices.host import slowdown
 from mugraph.devices.targets import target_row
 from mugraph.errors import MugraphError
 from mugraph.frontend.calls.calling import arguments_of
@@ -39,10 +39,19 @@ from mugraph.pieces.piece_optimizer import Optimizer
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import plans
 from mugraph.pieces.predicted_cost import seconds_of_calls
+from mugraph.pieces.whole_calls import (
+    LONG_SECONDS,
+    LOOKED_AT,
+    CallBudget,
+    KeptCalls,
+    least_of_calls,
+    may_begin,
+    taken_if_long,
+)
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, divided, ranked
 from mugraph.results.data import Report, stage_seconds
 from mugraph.results.superoptimized import Superoptimized
-from mugraph.runtime.baselines import EAGER
+from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.runtime.benchmarking import quickest
 from mugraph.selection.own_function import OwnCall
 from mugraph.selection.problems import ExampleInputs
@@ -52,26 +61,16 @@ from mugraph.selection.whole_programs import OptimizationSettings
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import Event, ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
+from mugraph.support.store import Mode, Store
 from mugraph.targets.machine import Machine, machine_for
 
 _PLACE = re.compile(r"^operator aten\.\w+( \([^)]*\))?: ")
 """What a reason begins with that says where the call is."""
 _ROUNDS = 5
 """Calls of which each part is timed."""
-_CALLS_SECONDS, _CALLS, _CALLS_SHARE = 3.0, 18, 0.3
-"""Seconds of a quiet machine for calls of the whole and the function, for how many there is time at least (three or four to see
-that both agree, two to four that warm them up, ten of five rounds, one of each part), and the largest part of the budget for
-them."""
-_LEAST_CALLS_SHARE = 0.5
-"""The largest part of the budget for as few calls as both can be compared by."""
-_LOOKED_AT, _TIMED, _TIMED_LONG = 3, 6, 2
-"""Calls in which both are looked at for what they give, and in which they are timed then, at the least: one of the function, one
-of each that warms it up, a round, one part by part. Long calls are warm when they were looked at, and are timed part by part
-where there is time."""
-_BEYOND_SECONDS = 1.0
-"""For so long calls may be made when the time is over; what needs longer is not begun."""
-_LONG_SECONDS = 0.2
-"""A call that takes longer is not repeated without need."""
+_CALLS = CallBudget(seconds=3.0, calls=18, most=0.3, most_of_least=0.5)
+"""What programs leave for calls of the whole and of the function: three or four to see that both agree, two to four that warm
+them up, ten of five rounds, one of each part."""
 
 
 def superoptimized_in_pieces(
@@ -117,7 +116,7 @@ def superoptimized_in_pieces(
             recorded.module,
             recorded.device,
             optimizer,
-            _before_calls(deadline, call_seconds) if compares else deadline,
+            _CALLS.before(deadline, call_seconds) if compares else deadline,
             known,
             why=f" in the function, {why}",
             written=recorded.written,
@@ -127,21 +126,8 @@ def superoptimized_in_pieces(
     results = [Partitioned(each, _covered(report, each), settings.target) for each in choices]
     if not compares:
         return results[0]
-    result = _fastest(results, example_inputs)
+    result = _fastest(results, example_inputs, settings.cache)
     return _beside(result, call.fn, example_inputs, machine, settings, deadline, tell, call_seconds)
-
-
-def _before_calls(deadline: Deadline, seconds: float) -> Deadline:
-    """The deadline of the programs, which leaves time for calls of the whole, of so many predicted seconds each."""
-    kept, left = seconds_when_busy(_CALLS_SECONDS, _CALLS * seconds), deadline.remaining
-    least = _least_of_calls(seconds * slowdown())
-    fits = left is not None and least <= _LEAST_CALLS_SHARE * left
-    return deadline.leaving(kept, max(_CALLS_SHARE, least / left) if fits and left else _CALLS_SHARE)
-
-
-def _least_of_calls(seconds: float) -> float:
-    """What the fewest calls take by which a result and the function are compared, of so many seconds each."""
-    return (_LOOKED_AT + (_TIMED_LONG if seconds > _LONG_SECONDS else _TIMED)) * seconds
 
 
 def _seconds_of_a_call(recorded: RecordedGraph, target: str) -> float:
@@ -161,15 +147,67 @@ def prepared(recorded: RecordedGraph) -> RecordedGraph:
     return replace(recorded, module=ready_to_cut(recorded.module))
 
 
-def _fastest(results: Sequence[Partitioned], example_inputs: ExampleInputs) -> Partitioned:
-    """The result whose calls take the least time, a few of each."""
+def _fastest(results: Sequence[Partitioned], example_inputs: ExampleInputs, cache: Store | Mode | str | None) -> Partitioned:
+    """The result whose calls take the least time, a few of each, now or in an earlier process."""
     if len(results) == 1:
         return results[0]
+    kept = _kept_calls(results, cache)
+    known = kept.recall(lambda document: results[int(document["fastest"])])
+    if known is not None:
+        return known
     args, kwargs = _copies(arguments_of(example_inputs))
     machine = machine_for(results[0].target)
     with _unchanged(_written(results[0], args, kwargs)) as again, torch.no_grad():
         calls = [functools.partial(again(result), *args, **kwargs) for result in results]
-        return results[quickest([machine.timed(call).run for call in calls])]
+        number = quickest([machine.timed(call).run for call in calls])
+    kept.keep({"fastest": number})
+    return results[number]
+
+
+def _kept_calls(results: Sequence[Partitioned], cache: Store | Mode | str | None, *asked: str) -> KeptCalls:
+    """The place of what calls of results of one function showed: beside their graph, calls of the function take their time by how
+    its arguments lie, and by its Python, for which name and lines stand."""
+    recorded = results[0].cut.recorded
+    lines = [*map(line_of_node, recorded.module.graph.nodes)]
+    called = (recorded.calling.name, str(lines), str(recorded.layouts), str(sorted(recorded.writes.items())))
+    plans = [result.cut.plan for result in results]
+    return KeptCalls.of(cache, results[0].target, recorded.module.graph, plans, *called, *asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Showed:
+    """What calls of a result beside the function's showed, and the coverage with the time of each part where these were timed."""
+
+    comparison: BaselineComparison
+    coverage: Coverage | None = None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the result is clearly faster than the function."""
+        return EAGER in self.comparison.duels and self.comparison.duels[EAGER].clear
+
+    @property
+    def stands(self) -> bool:
+        """Whether more time would not have shown more."""
+        return self.clear or (EAGER in self.comparison.duels and not self.comparison.duels[EAGER].cut_short)
+
+    def covered(self, result: Partitioned) -> Coverage | None:
+        """The coverage of the result, with the times of calls that were divided and left to PyTorch just so."""
+        now, timed = result.report.coverage, self.coverage
+        return timed if now is not None and timed is not None and timed.untimed() == now.untimed() else now
+
+    def to_json(self) -> dict[str, Any]:
+        """What calls showed as JSON values."""
+        return {
+            "comparison": self.comparison.to_json(),
+            "coverage": None if self.coverage is None else self.coverage.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> _Showed:
+        """What `to_json` wrote; raises KeyError or TypeError for anything else."""
+        coverage = values["coverage"]
+        return cls(BaselineComparison.from_json(values["comparison"]), None if coverage is None else Coverage.from_json(coverage))
 
 
 def _beside(
@@ -182,16 +220,30 @@ def _beside(
     tell: ProgressCallback,
     call_seconds: float,
 ) -> Partitioned:
-    """The result after calls of it and of the function were compared and timed, which calls the function where that is best, or
-    where there is no time for calls that are predicted to take so many seconds on a quiet machine."""
-    if not result.pieces and not result.cut.partition.library and not result.cut.plan.others:
+    """The result after calls of it and of the function were compared, and timed unless those of an earlier process were.
+
+    It calls the function where that is best, or where there is no time for calls that are predicted to take so many seconds on a
+    quiet machine."""
+    if not result.cut.plan.has_kernels:
         return with_report(result, fn, found=False, total_seconds=deadline.elapsed)
 
-    def refused(reason: str) -> Partitioned:
-        return with_report(result, fn, found=False, coverage=_all_left(result, reason), total_seconds=deadline.elapsed)
+    def refused(reason: str, **changes: Any) -> Partitioned:
+        return with_report(result, fn, found=False, coverage=_all_left(result, reason), total_seconds=deadline.elapsed, **changes)
 
+    def answered(showed: _Showed) -> Partitioned:
+        eager = showed.comparison.baselines.get(EAGER)
+        changes = {"comparison": showed.comparison, "original_latency": eager}
+        if not showed.clear:
+            return refused("calls with kernels are not clearly faster than the function", **changes)
+        return with_report(result, None, found=True, coverage=showed.covered(result), total_seconds=deadline.elapsed, **changes)
+
+    kept = _kept_calls([result], settings.cache, f"compiled: {settings.baselines}")
+    showed = kept.recall(_Showed.from_json)
+    if showed is not None and not showed.clear:
+        return answered(showed)
     late = out_of_time("calls with kernels were compared with the function's own")
-    if not _may_begin(deadline, _least_of_calls(call_seconds * slowdown())):
+    call_seconds *= slowdown()
+    if not may_begin(deadline, least_of_calls(call_seconds) if showed is None else LOOKED_AT * call_seconds):
         return refused(late)
     args, kwargs = _copies(arguments_of(example_inputs))
     with _unchanged(_written(result, args, kwargs)) as again:
@@ -200,26 +252,19 @@ def _beside(
         why = difference(result, fn, args, kwargs, alike=_is_alike_again(result))
         if why:
             return refused(f"kernels give something else than the function: {why}")
-        taken = (deadline.elapsed - begun) / _LOOKED_AT
-        if not _may_begin(deadline, _least_of_calls(taken) - _LOOKED_AT * taken):
+        if showed is not None:
+            return answered(showed)
+        taken = (deadline.elapsed - begun) / LOOKED_AT
+        if not may_begin(deadline, least_of_calls(taken) - LOOKED_AT * taken):
             return refused(late)
         tell(Event("compare", "calls of the result and of the function", deadline.elapsed))
-        own = OwnCall(again(fn), args, kwargs)
-        warm = taken if taken > _LONG_SECONDS else math.inf
-        comparison = own.beside(again(result), machine, deadline, compiled=settings.baselines, taken=warm)
-        clear = EAGER in comparison.duels and comparison.duels[EAGER].clear
-        slower = "calls with kernels are not clearly faster than the function"
-        coverage = _all_left(result, slower) if not clear else result.report.coverage
-        if clear and _may_begin(deadline, taken):
-            coverage = timed_coverage(result, args, kwargs, deadline)
-    seconds = comparison.baselines.get(EAGER)
-    changes = {"found": clear, "comparison": comparison, "original_latency": seconds, "total_seconds": deadline.elapsed}
-    return with_report(result, None if clear else fn, coverage=coverage, **changes)
-
-
-def _may_begin(deadline: Deadline, seconds: float) -> bool:
-    """Whether calls that take so many seconds end in time, or not long after."""
-    return seconds <= _BEYOND_SECONDS or deadline.allows(seconds)
+        own, warm = OwnCall(again(fn), args, kwargs), taken_if_long(taken)
+        showed = _Showed(own.beside(again(result), machine, deadline, compiled=settings.baselines, taken=warm))
+        if showed.clear and may_begin(deadline, taken):
+            showed = replace(showed, coverage=timed_coverage(result, args, kwargs, deadline))
+    if showed.stands:
+        kept.keep(showed.to_json())
+    return answered(showed)
 
 
 def _is_alike_again(result: Partitioned) -> bool:
@@ -246,7 +291,7 @@ def difference(
             for _ in range(2):  # weights are packed in the second call
                 started = time.perf_counter()
                 states.append(_copies((called(*own_args, **own_kwargs), own_args, own_kwargs)))
-                if alike and called is fn and time.perf_counter() - started > _LONG_SECONDS:
+                if alike and called is fn and time.perf_counter() - started > LONG_SECONDS:
                     break
         states = states if len(states) == 2 else 2 * states
         calls.append(states)

@@ -371,7 +371,7 @@ class Optimizer:
             "asked": options.budget if self._serving else None,
             "enough": self._share_of(piece).enough,
             "unfinished": self._waited_for and not again,
-            "rival": ", ".join((_RIVAL, *_torch_here())) if self.measures else "the program",
+            "rival": ", ".join((_RIVAL, *torch_here())) if self.measures else "the program",
         }
 
     def _share_of(self, piece: Piece) -> Share:
@@ -448,7 +448,7 @@ class Optimizer:
         """
         store = Store.of(self.options.cache)
         strides = str([recorded_tensor(node).stride() for node in piece.inputs])
-        here = (repr(device_for(self.options.target)), *_torch_here())
+        here = (repr(device_for(self.options.target)), *torch_here())
         key = digest_of(
             digest(piece.program), strides, result.executable.digest, rival, str(result.executable.packed_bytes), *here
         )
@@ -464,7 +464,7 @@ class Optimizer:
         return outcome
 
 
-def _torch_here() -> tuple[str, str]:
+def torch_here() -> tuple[str, str]:
     """What PyTorch's calls take as long as they do by, beside the machine: its version, and how many threads it has."""
     return torch.__version__, str(torch.get_num_threads())
 

@@ -82,6 +82,16 @@ class Plan:
         others = {**self.others, **in_place}
         return spliced(module, self.partition, kernels, library, arrange, as_recorded, others, late=in_place)
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether anything is not just as PyTorch is asked for it."""
+        return bool(self.partition.pieces or self.partition.library or self.others)
+
+    def without_kernels(self, reason: str) -> Plan:
+        """The plan of which PyTorch runs everything."""
+        whole = self.partition
+        return replace(self, partition=whole.without((*whole.pieces, *whole.library), reason), results={}, others={})
+
 
 def _own(piece: Piece, result: Superoptimized, own: OwnKernels) -> Executable:
     key = (piece.nodes, id(result.executable))

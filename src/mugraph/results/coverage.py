@@ -87,6 +87,12 @@ class Coverage:
         timed = [amount.seconds is not None for amount in (self.mugraphs, self.library, self.torch)]
         return self._share("seconds") if any(timed) else None
 
+    def untimed(self) -> Coverage:
+        """The same without what anything takes."""
+        left = tuple(replace(calls, amount=replace(calls.amount, seconds=None)) for calls in self.left)
+        mugraphs, library = (replace(amount, seconds=None) for amount in (self.mugraphs, self.library))
+        return replace(self, mugraphs=mugraphs, library=library, left=left)
+
     def _share(self, kind: str) -> float:
         ours, theirs = (getattr(amount, kind) or 0 for amount in (self.mugraphs + self.library, self.torch))
         whole = ours + theirs

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from mugraph.runtime.benchmarking import Duel, SideFailed, first_leads, in_turns, measure
@@ -132,7 +132,9 @@ def compare(
                 clock = contestants[OURS].clock
                 known = taken if contestants.keys() == {OURS, EAGER} and isinstance(machine, Cpu) else math.inf
                 sides = [each.run for each in contestants.values()]
-                times = in_turns(sides, seconds, limit, rounds, clock, again=first_leads, taken=known)
+                cut = list[bool]()
+                cut_short = functools.partial(cut.append, True)
+                times = in_turns(sides, seconds, limit, rounds, clock, cut_short, again=first_leads, taken=known)
                 break
             except SideFailed as failed:
                 name = list(contestants)[failed.number]
@@ -143,7 +145,8 @@ def compare(
                 del contestants[name]
     per_call = {name: [s / timed.times for s in taken] for (name, timed), taken in zip(contestants.items(), times, strict=True)}
     ours = per_call.pop(OURS)
-    return BaselineComparison({name: Duel.of(ours, theirs) for name, theirs in per_call.items()}, unavailable)
+    duels = {name: replace(Duel.of(ours, theirs), cut_short=bool(cut)) for name, theirs in per_call.items()}
+    return BaselineComparison(duels, unavailable)
 
 
 def _variants(fn: Callable[..., Any], compiled: bool) -> dict[str, Callable[[], Callable[..., Any]]]:
