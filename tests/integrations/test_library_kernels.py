@@ -11,11 +11,13 @@ import torch
 from torch import nn
 
 from mugraph.errors import InvalidInput
+from mugraph.integrations import whole_graph
 from mugraph.integrations.torch_compile import Compiled, compilations
 from mugraph.pieces import piece_duels, piece_optimizer
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.packed_weights import _LAYERS
 from mugraph.pieces.piece_options import PieceOptions
+from mugraph.runtime.benchmarking import Duel
 from packed_first import packed_first
 
 
@@ -26,6 +28,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     piece_optimizer.optimizer.cache_clear()
     monkeypatch.setattr("mugraph.pieces.library_ways.Library.is_faster", lambda library, kernel, deadline: True)
     monkeypatch.setattr("mugraph.pieces.library_ways.Library.layouts", lambda library, kernel, deadline: tuple(Layout))
+    monkeypatch.setattr(whole_graph, "duel", lambda *sides, **settings: Duel(rounds=20, won=20, speedup=2.0))
     yield
     torch._dynamo.reset()
 

@@ -28,7 +28,7 @@ from mugraph.errors import InvalidInput, LeftToPyTorch, TargetUnavailable, Unsup
 from mugraph.frontend.partitioning.partition import Partition
 from mugraph.frontend.partitioning.splice import as_torch
 from mugraph.frontend.recording.capture import captured
-from mugraph.integrations import graph_sizes, optimized_graph
+from mugraph.integrations import graph_sizes, optimized_graph, whole_graph
 from mugraph.integrations.background import BackgroundGraph, Queue
 from mugraph.integrations.torch_compile import BUDGETS, Compilations, Compiled, compilations
 from mugraph.pieces import library_ways, piece_optimizer
@@ -328,7 +328,7 @@ def test_plans_of_graphs_with_effects_are_not_compared(operator: Any, arguments:
     graph = fx.Graph()
     graph.output(graph.call_function(operator, (graph.placeholder("x"), *arguments)))
     plans: list[Any] = [None, None]  # which nobody asks for anything
-    assert optimized_graph._fastest(fx.GraphModule({}, graph), plans) is plans[0]
+    assert optimized_graph._fastest(fx.GraphModule({}, graph), plans, PieceOptions()) is plans[0]
 
 
 def test_random_numbers_are_those_of_eager() -> None:
@@ -499,6 +499,7 @@ def test_kernels_that_beat_a_slow_torch_are_used(monkeypatch: pytest.MonkeyPatch
         return module
 
     monkeypatch.setattr(piece_optimizer, "as_torch", slow)
+    monkeypatch.setattr(whole_graph, "duel", lambda *sides, **settings: Duel(rounds=20, won=20, speedup=2.0))
     model, x = Mlp().eval(), torch.randn(4, 32)
     with torch.no_grad():
         torch.testing.assert_close(compiled(model, keep="faster", strict=True)(x), model(x), rtol=1e-5, atol=1e-5)
@@ -512,6 +513,8 @@ def test_what_was_measured_stands_whatever_the_load(
     monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
     measured = unittest.mock.Mock(return_value=Duel(rounds=20, won=20, speedup=2.0))
     monkeypatch.setattr(piece_optimizer, "against", measured)
+    whole = unittest.mock.Mock(return_value=Duel(rounds=20, won=20, speedup=2.0))
+    monkeypatch.setattr(whole_graph, "duel", whole)
     searched = unittest.mock.Mock(side_effect=search)
     monkeypatch.setattr(proposals, "closure_search", searched)
     timed = unittest.mock.Mock(side_effect=library_ways._measured)
@@ -524,7 +527,7 @@ def test_what_was_measured_stands_whatever_the_load(
             compiled(model, keep="faster", cache="on", budget=None)(x)
             torch._dynamo.reset()
             piece_optimizer.optimizer.cache_clear()
-            counts.append([made.call_count for made in (measured, searched, timed)])
+            counts.append([made.call_count for made in (measured, whole, searched, timed)])
     assert any(result.found for result in compilations[0].results.values())
     assert min(counts[0]) > 0
     assert counts[1] == counts[0], "a later process measures and searches nothing"

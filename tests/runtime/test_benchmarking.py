@@ -220,6 +220,9 @@ def test_what_was_just_called_is_not_warmed_up(clock: Clock) -> None:
     sides = [clock.taking(itertools.repeat(0.5)), clock.taking(itertools.repeat(0.4))]
     assert in_turns(sides, limit=1.0, taken=0.45) == [[pytest.approx(0.5)], [pytest.approx(0.4)]]
     assert clock.now == pytest.approx(0.9)
+    ours, theirs = sides
+    assert duel(ours, theirs, limit=1.0, taken=0.45).rounds == 1
+    assert clock.now == pytest.approx(1.8)
 
 
 def test_rounds_end_before_the_limit(clock: Clock) -> None:

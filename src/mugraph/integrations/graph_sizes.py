@@ -46,6 +46,7 @@ from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
 from mugraph.integrations.optimized_graph import optimized, planned
 from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph
 from mugraph.integrations.sliced_graph import sliced_graph
+from mugraph.integrations.whole_graph import Original
 from mugraph.pieces.piece_optimizer import GraphsByForm
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.search.constraints import SearchSpace
@@ -64,14 +65,20 @@ kernels can run: lengths vary widely."""
 _log = logging.getLogger("mugraph.torch_compile")
 
 
-def at_all_sizes(options: PieceOptions, module: fx.GraphModule, graph: BackgroundGraph, changed: Sequence[int] = ()) -> Run:
+def at_all_sizes(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    graph: BackgroundGraph,
+    changed: Sequence[int] = (),
+    original: Original | None = None,
+) -> Run:
     """The optimized graph; with symbolic sizes, what has fixed ones in it, and at sizes that keep coming everything.
 
-    `changed` is as in `optimized`, for graphs of fixed sizes.
+    `changed` and `original` are as in `optimized`, for graphs of fixed sizes.
     """
     numbers = numbers_of(module)
     if numbers == ():
-        return optimized(options, module, {}, graph, options.budget, changed).forward
+        return optimized(options, module, {}, graph, options.budget, changed, original).forward
     graphs: GraphsByForm = {}
     later = graph.later if options.background else None
     masked_run = functools.partial(_with_masked_parts, options, graphs, graph, {})

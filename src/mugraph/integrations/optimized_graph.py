@@ -6,7 +6,7 @@ import functools
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,16 +20,21 @@ from mugraph.frontend.partitioning.partition import Partition, Piece
 from mugraph.frontend.rewriting.graph_passes import ready_to_cut
 from mugraph.integrations.background import BackgroundGraph, queue
 from mugraph.integrations.waiting import tell, waiting
-from mugraph.pieces.example_tensors import example_of
+from mugraph.integrations.whole_graph import Original, WholeGraph
+from mugraph.pieces.example_tensors import example_of, recorded_sizes
 from mugraph.pieces.packed_memory import packed_bytes
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, optimizer
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import Plan, plans
+from mugraph.pieces.whole_calls import KeptCalls
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import quickest
 from mugraph.support.deadline import Deadline
+from mugraph.support.progress import Event
 
 _log = logging.getLogger("mugraph.torch_compile")
+_NOTHING = "nothing of its graph runs as kernels"
+"""Why PyTorch makes calls that are not left to it one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +85,30 @@ def optimized(
     graph: BackgroundGraph,
     budget: float | None,
     changed: Sequence[int] = (),
+    original: Original | None = None,
 ) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces. Its last results are what arguments of the numbers `changed` hold behind
-    the call: they may be written where they lie."""
+    the call: they may be written where they lie.
+
+    Whole calls of a graph that changes nothing are compared with those of its `original`, which is the answer where kernels are
+    not faster.
+    """
     ready = ready_to_cut(module)
     written = values_behind(ready.graph, changed)
-    return planned(options, ready, graphs, graph, budget, written=written).spliced(ready, written=written)
+    whole = None if original is None or changed else WholeGraph.compared(options, ready, original)
+    if whole is None:
+        return planned(options, ready, graphs, graph, budget, written=written).spliced(ready, written=written)
+    deadline = Deadline(budget)
+    with _told(options, deadline):
+        plan = _planned(options, ready, whole.before_calls(deadline), graphs)
+        by_kernels = plan.spliced(ready)
+        if plan.has_kernels:
+            tell(Event("compare", "calls by kernels and by PyTorch", deadline.elapsed))
+        reason = whole.outcome(plan, by_kernels, deadline).reason if plan.has_kernels else _NOTHING
+    if reason and plan.has_kernels:
+        _log.info("torch runs a graph: %s", reason)
+    _note(options, plan.without_kernels(reason) if reason else plan, graph)
+    return whole.original.module if reason else by_kernels
 
 
 def planned(
@@ -99,14 +122,38 @@ def planned(
 ) -> Plan:
     """The plan of what is ready to be cut, for `graph` to run, within a budget that is all that was asked for or a share of it;
     `improved` is given better and better ones before, `written` is as in `ways_in_place`."""
-    deadline, chosen = Deadline(budget), _optimizer(options)
+    deadline = Deadline(budget)
+    with _told(options, deadline):
+        plan = _planned(options, module, deadline, graphs, improved, written)
+    _note(options, plan, graph)
+    return plan
+
+
+def _told(options: PieceOptions, deadline: Deadline) -> AbstractContextManager[None]:
+    """Where those who wait for calls are told how far it is."""
+    return nullcontext() if options.background else waiting(options.progress, deadline)
+
+
+def _planned(
+    options: PieceOptions,
+    module: fx.GraphModule,
+    deadline: Deadline,
+    graphs: GraphsByForm,
+    improved: Callable[[Plan], None] | None = None,
+    written: Mapping[fx.Node, fx.Node] | None = None,
+) -> Plan:
+    """The plan of what is ready to be cut."""
     calls = sum(node.op == "call_function" for node in module.graph.nodes)
-    limit = "without a limit of time" if budget is None else f"for up to {budget:.0f} seconds"
+    limit = "without a limit of time" if deadline.budget is None else f"for up to {deadline.budget:.0f} seconds"
     _log.info("kernels are searched for a graph of %d calls, %s", calls, limit)
-    with waiting(options.progress, deadline) if not options.background else nullcontext(), _disable_current_modes():
-        # Dynamo's modes, under which tensors have no data
-        choices = plans(module, target_row(options.target).tensors, chosen, deadline, graphs, improved=improved, written=written)
-        plan = choices[0] if len(choices) == 1 else _fastest(module, choices)
+    optimizer, device = _optimizer(options), target_row(options.target).tensors
+    with _disable_current_modes():  # Dynamo's modes, under which tensors have no data
+        choices = plans(module, device, optimizer, deadline, graphs, improved=improved, written=written)
+        return choices[0] if len(choices) == 1 else _fastest(module, choices, options)
+
+
+def _note(options: PieceOptions, plan: Plan, graph: BackgroundGraph) -> None:
+    """Say what became of a graph, and have what runs it tested where that is still to be done."""
     reasons = Counter(f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in plan.lost.items())
     for reason, count in reasons.items():
         _log.info("%s%s", reason, f" ({count} such pieces)" if count > 1 else "")
@@ -115,8 +162,7 @@ def planned(
     _log.info("%s", compiled)
     for reason, count in plan.partition.reasons().items():
         _log.debug("left to torch: %d x %s", count, reason)
-    graph.confirm(chosen.untested(plan.results.values()))
-    return plan
+    graph.confirm(_optimizer(options).untested(plan.results.values()))
 
 
 def _optimizer(options: PieceOptions) -> Optimizer:
@@ -125,12 +171,19 @@ def _optimizer(options: PieceOptions) -> Optimizer:
     return optimizer(alike, queue.check, queue.search) if options.background else optimizer(alike, tell)
 
 
-def _fastest(module: fx.GraphModule, choices: Sequence[Plan]) -> Plan:
-    """The plan of which calls with tensors like those of the graph take the least time; the first where such calls would draw the
-    random numbers of others, or have other effects."""
+def _fastest(module: fx.GraphModule, choices: Sequence[Plan], options: PieceOptions) -> Plan:
+    """The plan of which calls with tensors like those of the graph take the least time, now or in an earlier process; the first
+    where such calls would draw the random numbers of others, or have other effects."""
     if any(draws_random_numbers(node) or has_effects(node) for node in module.graph.nodes):
         return choices[0]
     tensors = [tensor_of(node) for node in module.graph.nodes if node.op == "placeholder"]
+    sizes = str([None if tensor is None else recorded_sizes(tensor.shape) for tensor in tensors])
+    kept = KeptCalls.of(options.cache, options.target, module.graph, choices, sizes)
+    known = kept.recall(lambda document: choices[int(document["fastest"])])
+    if known is not None:
+        return known
     examples = [None if tensor is None else example_of(tensor) for tensor in tensors]
     with torch.no_grad():
-        return choices[quickest([functools.partial(plan.spliced(module).forward, *examples) for plan in choices])]
+        number = quickest([functools.partial(plan.spliced(module).forward, *examples) for plan in choices])
+    kept.keep({"fastest": number})
+    return choices[number]

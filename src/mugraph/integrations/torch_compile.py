@@ -39,6 +39,7 @@ from mugraph.integrations.background import BackgroundGraph, Run, queue
 from mugraph.integrations.graph_sizes import at_all_sizes
 from mugraph.integrations.optimized_graph import Compilations, Compiled, compilations, planned
 from mugraph.integrations.trained_graph import StepGraphs, TrainedGraph, is_compared
+from mugraph.integrations.whole_graph import Original
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import OwnKernels, Plan
 from mugraph.support.garbage import old_objects_frozen
@@ -78,8 +79,10 @@ def backend(
     _warn_of_others(chosen.target, example_inputs)
     graph = _captured(module, example_inputs)
     if graph is not None:
-        _mark_constants(graph, [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)])
-        return _run(chosen, graph, module.forward)
+        held = [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)]
+        _mark_constants(graph, held)
+        _LazyGraphModule.force_recompile(module)  # else each call by it asks whether that was done
+        return _run(chosen, graph, Original.of(module, example_inputs, held))
     graphs = StepGraphs()
     compiler = aot_autograd(
         fw_compiler=functools.partial(_forward, chosen, graphs),
@@ -155,7 +158,8 @@ def _compiled(
     elif metadata is not None:
         _mark_constants(functional, [number for number in metadata.static_input_indices if number not in changes.changed])
     with torch.no_grad():  # each graph computes what it says, and autograd is around both
-        return make_boxed_func(changes_written(_run(options, functional, functional.forward, changes.changed), changes))
+        run = _run(options, functional, Original(functional), changes.changed, not trained)
+        return make_boxed_func(changes_written(run, changes))
 
 
 def _forward(
@@ -191,18 +195,21 @@ def _mark_constants(module: fx.GraphModule, numbers: Sequence[int]) -> None:
         mark_constant(placeholders[number])
 
 
-def _run(options: PieceOptions, module: fx.GraphModule, original: Run, changed: Sequence[int] = ()) -> Run:
+def _run(
+    options: PieceOptions, module: fx.GraphModule, original: Original, changed: Sequence[int] = (), whole: bool = True
+) -> Run:
     """What runs a graph of ATen calls, which `original` does as PyTorch has it.
 
-    Its last results are what arguments of the numbers `changed` hold behind the call: they may be written where they lie.
+    Its last results are what arguments of the numbers `changed` hold behind the call: they may be written where they lie. Calls
+    of both are compared unless it is no `whole`, but one of the two graphs of a step.
     """
-    graph = BackgroundGraph(original, queue)
+    graph = BackgroundGraph(original.module.forward, queue)
     if options.background:
         graph.later(functools.partial(_in_background, options, module))
         return graph
     try:
         with old_objects_frozen():
-            graph.settle(at_all_sizes(options, module, graph, changed))
+            graph.settle(at_all_sizes(options, module, graph, changed, original if whole else None))
         return graph
     except Exception:  # a model must run whatever goes wrong in here
         if options.strict:
@@ -227,7 +234,7 @@ def _in_background(options: PieceOptions, module: fx.GraphModule, graph: Backgro
         graph.offer(plan.spliced(ready, own).forward)
 
     plan = planned(options, ready, {}, graph, options.budget, improved)
-    if not (plan.partition.pieces or plan.partition.library or plan.others):
+    if not plan.has_kernels:
         graph.leave("no piece of it runs as kernels")
     elif options.keep == "faster" and options.profile and target_row(options.target).tensors == "cpu":
         graph.try_out(plan.spliced(ready, own).forward)

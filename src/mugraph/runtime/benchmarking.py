@@ -165,14 +165,16 @@ def duel(
     seconds: float = _SECONDS,
     clock: Clock | None = None,
     limit: float = math.inf,
+    taken: float = math.inf,
 ) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds, where other work
     has the cores longer (`stretched`), and of long calls up to `_SECOND_LOOK` rounds where the challenger leads and it is not
-    clear that it is the faster; `limit` is as in `in_turns`."""
+    clear that it is the faster; `limit` and `taken` are as in `bursts_in_turns`."""
     cut: list[bool] = []
     with raised_as_they_were():
         sides = challenger, defender
-        times = in_turns(sides, stretched(seconds), limit, clock=clock, cut_short=lambda: cut.append(True), again=first_leads)
+        end = functools.partial(cut.append, True)
+        times = in_turns(sides, stretched(seconds), limit, clock=clock, cut_short=end, again=first_leads, taken=taken)
     return replace(Duel.of(*times), cut_short=bool(cut))
 
 
