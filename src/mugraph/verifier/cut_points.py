@@ -9,7 +9,6 @@ compose"). A cut that hides what a later piece needs to know is passed over, and
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import VIEWS, Graph, Level, Shape, Tensor, Value
 from mugraph.verifier.certificate import Certificate, ProvedPiece, digest
 from mugraph.verifier.known_values import Known
-from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
+from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice, simple_slice
 from mugraph.verifier.vectorized_eval import evaluate_batched
 
 _CLOSE = 1e-9
@@ -52,7 +51,8 @@ def composed(
     """The pieces of a proof that two kernel graphs on the same inputs are equal, and how many tries were passed over.
 
     Each piece is put to the provers in turn. The bounds on the error of all tries together are at most `max_error`. None where
-    there is nothing to cut, or an output is not proved.
+    there is nothing to cut, or an output is not proved. Pieces have other divisors than the graphs, as cuts are any numbers: who
+    asks looks whether the graphs have a value anywhere (`mugraph.verifier.zero_divisors`).
     """
     outputs = list(map(Pair, left.outputs, right.outputs))
     proposed = _proposals(left, right, outputs, known)
@@ -76,6 +76,15 @@ def graphs_of(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> Itera
 def of_inputs(known: Known, inputs: Sequence[int]) -> Known:
     """The known values of these inputs, by their places among them."""
     return {place: known[number] for place, number in enumerate(inputs) if number in known}
+
+
+def semantics_of(pieces: Sequence[ProvedPiece]) -> tuple[tuple[str, str], ...]:
+    """What operators mean in the tests of pieces, in words by name."""
+    meant: dict[str, list[str]] = {}
+    for piece in pieces:
+        for name, text in piece.certificate.semantics:
+            meant.setdefault(name, []).append(text)
+    return tuple((name, "; elsewhere: ".join(dict.fromkeys(texts))) for name, texts in sorted(meant.items()))
 
 
 def check_pieces(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> None:
@@ -261,12 +270,11 @@ class _Chain:
 
 
 def _proposals(left: Graph, right: Graph, outputs: Sequence[Pair], known: Known) -> list[Pair]:
-    """Tensors that float64 takes to be equal, in the order of the right graph; none where it tells outputs apart, or where one of
-    the graphs alone divides by zero wherever it is looked at: pieces have other divisors, as cuts are any numbers."""
+    """Tensors that float64 takes to be equal, in the order of the right graph; none where it tells outputs apart."""
     if len(right.kernels()) < 2:
         return []
-    (ours, somewhere), (theirs, there) = (_values(graph, known) for graph in _small(left, right, known))
-    if somewhere != there or not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
+    ours, theirs = (_values(graph, known) for graph in _small(left, right, known))
+    if not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
         return []
     by_shape: dict[Shape, list[Value]] = {}
     for value in _computed(left):
@@ -294,12 +302,6 @@ def _is_view(graph: Graph, value: Value) -> bool:
     return graph.nodes[value.node].op in VIEWS
 
 
-@functools.lru_cache(maxsize=8)
-def simple_slice(left: Graph, right: Graph) -> Slice:
-    """What `shared_slice` gives of two graphs, which takes long where they are."""
-    return shared_slice(left, right)
-
-
 def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:
     """Slices of the graphs that have the same nodes and inputs as `known` says, or the graphs themselves.
 
@@ -324,34 +326,19 @@ def _elements(graph: Graph) -> int:
     return sum(tensor.elements for node in graph.nodes for tensor in node.outputs)
 
 
-class Divisions(FloatArithmetic):
-    """Arithmetic that remembers whether anything was divided by zero."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_zero = False
-
-    def div(self, x: Array, y: Array) -> Array:
-        """The quotient."""
-        self.by_zero |= bool(np.any(y == 0))
-        return super().div(x, y)
-
-
-def _values(graph: Graph, known: Known) -> tuple[dict[Value, list[Array | None]], bool]:
-    """What each tensor is at some points, None where some of it is not finite; and whether nothing is divided by zero at one."""
+def _values(graph: Graph, known: Known) -> dict[Value, list[Array | None]]:
+    """What each tensor is at some points, None where some of it is not finite."""
     values = [Value(index, output) for index, node in enumerate(graph.nodes) for output in range(len(node.outputs))]
     asked = graph.with_nodes(graph.nodes, tuple(values))
     found: list[list[Array]] = []
-    divisions = [Divisions() for _ in _POINTS]
-    for number, (point, arithmetic) in enumerate(zip(_POINTS, divisions, strict=True)):
+    for number, point in enumerate(_POINTS):
         rng = np.random.default_rng(number)
         drawn = [point(rng.standard_normal(node.output.shape)) for node in graph.inputs()]
         inputs = [known.get(place, array) for place, array in enumerate(drawn)]
         with np.errstate(all="ignore"):
-            found.append(evaluate_batched(asked, inputs, arithmetic))
+            found.append(evaluate_batched(asked, inputs, FloatArithmetic()))
     columns = zip(values, zip(*found, strict=True), strict=True)
-    values_at = {value: [array if np.isfinite(array).all() else None for array in arrays] for value, arrays in columns}
-    return values_at, not all(each.by_zero for each in divisions)
+    return {value: [array if np.isfinite(array).all() else None for array in arrays] for value, arrays in columns}
 
 
 def _agree(ours: Sequence[Array | None], theirs: Sequence[Array | None]) -> bool:

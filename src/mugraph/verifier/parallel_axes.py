@@ -9,6 +9,7 @@ has the theorems.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -84,6 +85,12 @@ def shared_slice(
         if not axis.simple:
             tried.clear()  # what views merged with the axis may stand alone now
     return Slice(left, right, tuple(axes))
+
+
+@functools.lru_cache(maxsize=8)
+def simple_slice(left: Graph, right: Graph) -> Slice:
+    """What `shared_slice` gives of two graphs, which takes long where they are."""
+    return shared_slice(left, right)
 
 
 def slices_at(axes: Sequence[ParallelAxis], inputs: Sequence[Array], output: int, index: Sequence[int]) -> list[Array]:

@@ -46,6 +46,7 @@ from mugraph.verifier.random_tests import (
 )
 from mugraph.verifier.theories import ARITHMETIC, by_properties, pointwise, z3_installed, z3_module
 from mugraph.verifier.through_cores import core_pair
+from mugraph.verifier.zero_divisors import nowhere_defined
 
 _CLOSE = 1e-9
 
@@ -231,7 +232,8 @@ class _Evidence:
             return verdict.undecided(apart)
         domain = common_domain(self.left, self.right, seed=seed, fixed=self.known, deadline=self.deadline)
         if not domain.empty:
-            return replace(verdict, domain="" if domain.same else domain.text)
+            why = nowhere_defined(self.left, self.right, self.known)
+            return verdict.undecided(why) if why else replace(verdict, domain="" if domain.same else domain.text)
         nowhere = f"no input was found at which both programs are defined ({domain.text})"
         return verdict.undecided(nowhere) if domain.witness is None else verdict.refuted(domain.witness)
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mugraph.algebra.families import Q_BITS, FieldFamily
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier.agreements import Agreement, agreements
 from mugraph.verifier.bounds import Difference, difference_of
-from mugraph.verifier.certificate import Certificate, Outcome, ProvedPiece, Tests, at_most, digest
+from mugraph.verifier.certificate import Certificate, Outcome, Tests, at_most, digest
 from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
-from mugraph.verifier.cut_points import Prove, check_pieces, composed, graphs_of, of_inputs, simple_slice
+from mugraph.verifier.cut_points import Prove, check_pieces, composed, graphs_of, of_inputs, semantics_of
 from mugraph.verifier.known_values import NOTHING, Known, check_known
-from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice
+from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice, simple_slice
 from mugraph.verifier.root_semantics import TooManyRadicands
 from mugraph.verifier.semantics import WITH_PROPERTIES, Semantics, beyond_rational, meanings
 from mugraph.verifier.separate_inputs import separate_slice
 from mugraph.verifier.through_cores import CorePair, core_pair
 from mugraph.verifier.trials import Trials, input_shapes
+from mugraph.verifier.zero_divisors import LAWS_FAMILY, nowhere_defined
 
 _LAWS_ELEMENTS = 1 << 26
 """Tests for which no bound can be stated are repeated until this many elements of inputs were drawn, ..."""
@@ -36,7 +36,6 @@ _MANY_OPERATORS = 100
 """Operators beyond which that is so in any case: finding slices takes long."""
 _ROOTS_ROUNDS = 40
 """Tests without a bound where there are roots: with one root of each number, each hides a wrong sign in every second draw."""
-_LAWS_FAMILY = FieldFamily(Q_BITS[0], 840)
 _NEITHER_LAW_ALONE = (
     "the programs agree by sqrt(x y) = sqrt(x) sqrt(y) and sqrt(x)**2 = x together, or with exp(x + y) = exp(x) exp(y), and only "
     "each of the first by itself has one; take the roots of products in the same way in both programs"
@@ -149,6 +148,7 @@ def by_random_tests(
     Both are evaluated on independent random inputs over random fields, at full size but for axes that are proved parallel,
     until the bound on the error is at most `max_error`, or the `budget` in seconds is spent (one test is always run).
     Where that shows nothing, a proof is put together of those of pieces (`mugraph.verifier.cut_points`).
+    What is equal at no input, as one graph divides by zero whatever it is given, is not called equivalent.
     Where no bound can be had, a fixed number of tests is run for what that is worth. The inputs in `known` have the values
     given there, and no others. A pair whose slices agreed before, because it is another size of its parallel axes, is not tested
     again unless a `seed` is given (by default it is drawn from the operating system), and a graph is not tested against itself.
@@ -172,6 +172,8 @@ def by_random_tests(
         if (verdict is not None and verdict.equivalent) or (in_time and late(deadline)):  # bounds of what is large take long
             break
     verdict = verdict or verification.by_laws()
+    if verdict.equivalent and (nowhere := nowhere_defined(verification.left, verification.right, verification.known)):
+        verdict = verdict.undecided(nowhere)
     return replace(verdict, certificate=replace(verdict.certificate, left=digest(a), right=digest(b)))
 
 
@@ -209,6 +211,8 @@ def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING
     mismatch = signature_mismatch(a, b)
     if mismatch is not None:
         raise InvalidInput(f"certificate: {mismatch}")
+    if certificate.accepted and not certificate.untested and (nowhere := nowhere_defined(*_sides(a, b, known))):
+        raise InvalidInput(f"certificate: {nowhere}")
     if certificate.pieces:
         _recheck_pieces(certificate, *_cores(a, b, known))
         return
@@ -247,7 +251,7 @@ def in_pieces(
     pieces, passed_over = found
     axes = () if values else simple_slice(left, right).axes
     whole = Certificate(digest(a), digest(b), seed_or_fresh(seed), max_error, (), 0, axes, None, (), None, *_AGREED)
-    whole = replace(whole, pieces=pieces, passed_over=passed_over, semantics=_semantics(pieces))
+    whole = replace(whole, pieces=pieces, passed_over=passed_over, semantics=semantics_of(pieces))
     return Verdict(replace(whole, error_bound=whole.bound_of_entries))
 
 
@@ -265,15 +269,6 @@ def prove_piece(
 
 _TOO_LARGE = "the degrees are too large for these fields; verify parts of the program apart"
 _AGREED = (Outcome.EQUIVALENT, Tests.AGREED, "")
-
-
-def _semantics(pieces: Sequence[ProvedPiece]) -> tuple[tuple[str, str], ...]:
-    """What operators mean in the tests of pieces."""
-    meant: dict[str, list[str]] = {}
-    for piece in pieces:
-        for name, text in piece.certificate.semantics:
-            meant.setdefault(name, []).append(text)
-    return tuple((name, "; elsewhere: ".join(dict.fromkeys(texts))) for name, texts in sorted(meant.items()))
 
 
 def _cores(a: Graph, b: Graph, known: Known) -> tuple[Graph, Graph, Known]:
@@ -313,7 +308,7 @@ class _Verification:
 
     def __post_init__(self) -> None:
         self.joint = shared_slice(self.left, self.right, self.is_uniform, simple=False)
-        self.slice = separate_slice(self.joint, self.is_uniform) if self.apart else self.joint
+        self.slice = separate_slice(self.joint, self.is_uniform, self.known) if self.apart else self.joint
 
     def is_uniform(self, before: Graph, after: Graph, axis: ParallelAxis) -> bool:
         """Whether no known value stands along an axis: one slice of it would not stand for all."""
@@ -439,7 +434,7 @@ class _Verification:
 
         They are those that `difference` bounds; without it there is no bound.
         """
-        family, count, alike, roots = _LAWS_FAMILY, False, False, frozenset[int]()
+        family, count, alike, roots = LAWS_FAMILY, False, False, frozenset[int]()
         if difference is not None:
             family, count, alike = difference.family, difference.exponentials, difference.alike
             roots = frozenset(difference.root_variables)

@@ -13,31 +13,27 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from mugraph.errors import ShapeMismatch
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.graph import Graph, Level, Node, Value, attributes_of
 from mugraph.verifier.axis_candidates import Candidate, candidates_apart
 from mugraph.verifier.axis_marks import ONE, Mark
-from mugraph.verifier.cut_points import Divisions
+from mugraph.verifier.known_values import NOTHING, Known
 from mugraph.verifier.parallel_axes import Cut, ParallelAxis, Slice, marks_behind
 from mugraph.verifier.slice_walk import NotParallel
-from mugraph.verifier.vectorized_eval import evaluate_batched
+from mugraph.verifier.zero_divisors import nowhere_defined
 
 LARGE = 1 << 16
 """Elements of what two slices compute beyond which it is worth looking for such axes."""
-_POINTS = 3
-"""At so many points divisors are looked at."""
 
 
-def separate_slice(found: Slice, worthwhile: Callable[[Graph, Graph, ParallelAxis], bool]) -> Slice:
+def separate_slice(found: Slice, worthwhile: Callable[[Graph, Graph, ParallelAxis], bool], known: Known = NOTHING) -> Slice:
     """Two graphs at size 1 of every axis that is proved parallel in both where inputs that are read twice are two, besides.
 
     Inputs as a whole follow the others. `worthwhile` may decline an axis, as for `shared_slice`. Slices that are small stay as
-    they are, and those of which one graph divides by zero wherever the whole is made of the slices: as x_i - x_j has a zero for
-    every i, and x_i - x_1 for one of them, and x_i - y_j and x_i - y_1 have none.
+    they are, and those of which one graph divides by zero wherever the whole is made of the slices (inputs as `known` included):
+    as x_i - x_j has a zero for every i, and x_i - x_1 for one of them, and x_i - y_j and x_i - y_1 have none.
     """
     joint = found
     tried: set[Candidate] = set()
@@ -46,19 +42,7 @@ def separate_slice(found: Slice, worthwhile: Callable[[Graph, Graph, ParallelAxi
         if cut is None:
             break
         found = cut
-    return found if found is joint or not _divides_by_zero(joint) else joint
-
-
-def _divides_by_zero(joint: Slice) -> bool:
-    """Whether one of the graphs does at every one of a few points, where the inputs as a whole are made of the slices."""
-    return any(all(_divided_by_zero(graph, seed) for seed in range(_POINTS)) for graph in (joint.left, joint.right))
-
-
-def _divided_by_zero(graph: Graph, seed: int) -> bool:
-    rng, divisions = np.random.default_rng(seed), Divisions()
-    with np.errstate(all="ignore"):
-        evaluate_batched(graph, [rng.standard_normal(node.output.shape) / 4 for node in graph.inputs()], divisions)
-    return divisions.by_zero
+    return found if found is joint or not nowhere_defined(joint.left, joint.right, known) else joint
 
 
 def _elements(found: Slice) -> int:
