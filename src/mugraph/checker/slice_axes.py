@@ -16,14 +16,14 @@ from mugraph.checker.form import check_shapes
 from mugraph.checker.operators import OPERATORS
 from mugraph.checker.saved_files import Json, Rejected
 
-_INSIDE = Digit(-1, 1, 1)
+INSIDE = Digit(-1, 1, 1)
 """Instead of a digit: one block, or one iteration of it, has one slice, so that nothing it does can mix slices."""
 _LOOP = -1
 """Instead of the position of a grid dimension."""
 
 
 class AxisPlace(NamedTuple):
-    """Where a tensor has the axis: a digit (or _INSIDE), and for each level of bodies the grid dimensions that cut it.
+    """Where a tensor has the axis: a digit (or INSIDE), and for each level of bodies the grid dimensions that cut it.
 
     `parts` says for each level whether it is the part that one iteration of a for-loop over the axis reads.
     """
@@ -87,7 +87,7 @@ def _cut(graph: Json, operands: list[AxisPlace | None]) -> tuple[Json, list[Axis
 
 
 def _tensor(tensor: Json, place: AxisPlace | None) -> Json:
-    if place is None or place.digit == _INSIDE:
+    if place is None or place.digit == INSIDE:
         return tensor
     shape, digit = tensor["shape"], place.digit
     return {**tensor, "shape": [size // digit.count if dim == digit.dim else size for dim, size in enumerate(shape)]}
@@ -139,7 +139,7 @@ def _tile(graph: Json, node: Json, digit: Digit) -> tuple[Digit, dict[int, Digit
 
 def _iterated(graph: Json, node: Json, place: AxisPlace | None, over: dict[int, Digit], looped: bool) -> AxisPlace | None:
     imap, fmap = node["attributes"]["imap"], node["attributes"]["fmap"]
-    digit, numbers = (_INSIDE, {}) if place is None else _tile(graph, node, place.digit)
+    digit, numbers = (INSIDE, {}) if place is None else _tile(graph, node, place.digit)
     cut = tuple(position for position in range(len(imap)) if position in numbers)
     if any(imap[position] is not None for position in over.keys() - {*cut}):
         raise _unequal(node, "a grid dimension cuts the axis here and another dimension there")
@@ -148,7 +148,7 @@ def _iterated(graph: Json, node: Json, place: AxisPlace | None, over: dict[int, 
         raise _unequal(node, "the for-loop runs over the axis elsewhere, and over another dimension here")
     if place is None:
         return None
-    return AxisPlace(_INSIDE if digit.count == 1 else digit, (*place.cuts, cut), (*place.parts, partial))
+    return AxisPlace(INSIDE if digit.count == 1 else digit, (*place.cuts, cut), (*place.parts, partial))
 
 
 def _put_together(graph: Json, node: Json, place: AxisPlace | None, tile: list[int]) -> AxisPlace | None:
@@ -156,7 +156,7 @@ def _put_together(graph: Json, node: Json, place: AxisPlace | None, tile: list[i
     combine = node["attributes"].get("combine")
     if place is not None and place.partial and combine == "concat":
         dim = node["attributes"]["dim"]
-        if place.digit in (_INSIDE, replace(place.digit, dim=dim)):
+        if place.digit in (INSIDE, replace(place.digit, dim=dim)):
             digit = stacked(replace(place.digit, dim=dim), tile[dim], Digit(0, 1, graph["loop"]))
             if digit is not None:
                 return AxisPlace(digit, place.cuts, (*place.parts[:-1], False))
@@ -178,15 +178,15 @@ def _saved(graph: Json, node: Json, place: AxisPlace | None, tile: list[int], ov
         raise _unequal(node, "another part of the grid cuts the axis")
     digit: Digit | None = place.digit
     if over:
-        dims = {omap[position] for position in over} | ({place.digit.dim} - {_INSIDE.dim})
+        dims = {omap[position] for position in over} | ({place.digit.dim} - {INSIDE.dim})
         dim = dims.pop()
-        digit = None if dims or dim is None else _back(replace(place.digit, dim=dim), tile[dim], omap, counts, over)
+        digit = None if dims or dim is None else put_back(replace(place.digit, dim=dim), tile[dim], omap, counts, over)
     if digit is None:
         raise _unequal(node, "the blocks' parts of the axis are not put back where they were taken from")
     return AxisPlace(digit, place.cuts[:-1], place.parts[:-1])
 
 
-def _back(digit: Digit, size: int, omap: list[int | None], counts: list[int], over: dict[int, Digit]) -> Digit | None:
+def put_back(digit: Digit, size: int, omap: list[int | None], counts: list[int], over: dict[int, Digit]) -> Digit | None:
     """The digit of a dimension that is put together of tiles of `size` positions, the last grid dimension being the fastest."""
     whole: Digit | None = digit
     for position in reversed(range(len(omap))):
@@ -202,7 +202,7 @@ def _applied(node: Json, reads: list[AxisPlace | None], shapes: list[list[int]])
     found: set[AxisPlace] = set()
     for number, place in enumerate(reads):
         if place is not None:
-            digit = place.digit if place.digit == _INSIDE else _moved(node, shapes, number, place.digit)
+            digit = place.digit if place.digit == INSIDE else moved_digit(node, shapes, number, place.digit)
             if digit is None:
                 raise _unequal(node, "the axis is mixed or rearranged")
             found.add(place._replace(digit=digit))
@@ -211,7 +211,7 @@ def _applied(node: Json, reads: list[AxisPlace | None], shapes: list[list[int]])
     if len(found) > 1:
         raise _unequal(node, "operands have the axis in different places")
     (result,) = found
-    if result.digit != _INSIDE:
+    if result.digit != INSIDE:
         for number, (place, shape) in enumerate(zip(reads, shapes, strict=True)):
             if place is None and _tells_slices_apart(node, shapes, number, shape, result.digit):
                 raise _unequal(node, "an operand without the axis tells its slices apart")
@@ -226,7 +226,7 @@ def _tells_slices_apart(node: Json, shapes: list[list[int]], number: int, shape:
     return any(_carried(node, shapes, number, dim) == digit.dim for dim in beside)
 
 
-def _moved(node: Json, shapes: list[list[int]], number: int, digit: Digit) -> Digit | None:
+def moved_digit(node: Json, shapes: list[list[int]], number: int, digit: Digit) -> Digit | None:
     """The digit of the result that has the slices of an operand's; None where they are mixed or split."""
     rule = OPERATORS[node["op"]].digits
     if rule is not None:
