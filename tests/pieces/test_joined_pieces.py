@@ -19,7 +19,8 @@ from mugraph.frontend.partitioning.library import LibraryKernel, mark_constant
 from mugraph.frontend.partitioning.partition import Partition, Piece, partition
 from mugraph.frontend.partitioning.splice import as_torch, can_run, nodes_of, spliced
 from mugraph.ir.graph import Graph
-from mugraph.pieces import joined_pieces, piece_duels, piece_optimizer
+from mugraph.pieces import cutting, joined_pieces, piece_duels, piece_optimizer
+from mugraph.pieces.data import CutGraph
 from mugraph.pieces.joined_pieces import Joiner
 from mugraph.pieces.kept_joins import KIND, KeptJoins
 from mugraph.pieces.library_ways import Library
@@ -109,6 +110,24 @@ def test_a_product_and_a_sum_are_one_program_where_it_wins() -> None:
     assert operators(planned(optimizer)) == [{"mm", "div", "sum", "mul"}]
     (rival,) = optimizer.rivals
     torch.testing.assert_close(rival(*INPUTS)[0], summed(*INPUTS), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "larger", "words"),
+    [
+        (Decided(WON), 1, "is by rules; of larger programs in the place of several, 1 were searched"),
+        (Decided(LOST), 1, "is by rules; of larger programs in the place of several, 1 were searched"),
+        (Decided(WON, refused=4), 0, "is by rules; of larger programs in the place of several, 0 were searched"),
+        (Optimizer(PieceOptions(keep="all", profile=False, cache="off", seed=3, pack=False)), None, "was not searched"),
+    ],
+    ids=["won", "lost", "not found", "not looked for"],
+)
+def test_the_report_says_whether_larger_programs_were_searched(optimizer: Optimizer, larger: int | None, words: str) -> None:
+    plan = planned(optimizer)
+    assert plan.larger == larger
+    graph: Any = None  # no part of the report
+    covered = cutting._report(CutGraph(graph, plan), optimizer, Deadline(60.0), 0).exhausted_what
+    assert covered == f"each of {len(plan.partition.pieces)} distinct programs by itself; where they begin and end {words}"
 
 
 def test_steps_are_put_together_only_to_be_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

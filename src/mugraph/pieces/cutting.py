@@ -375,7 +375,7 @@ def _report(cut: CutGraph, optimizer: Optimizer, deadline: Deadline, seed: int) 
         "first_found_seconds": min((s for report in searched if (s := report.first_found_seconds) is not None), default=None),
         "states": sum(report.states for report in searched),
         "exhausted": bool(reports) and all(report.exhausted for report in reports),
-        "exhausted_what": f"each of {len(reports)} distinct programs by itself; where they begin and end was not searched",
+        "exhausted_what": f"each of {len(reports)} distinct programs by itself; {_of_ends(cut.plan.larger)}",
     }
     return Report(
         found=bool(cut.results or cut.partition.library),
@@ -390,6 +390,13 @@ def _report(cut: CutGraph, optimizer: Optimizer, deadline: Deadline, seed: int) 
         space=next((report.space for report in searched), None),
         coverage=coverage_of(cut.partition, cut.results),
     )
+
+
+def _of_ends(larger: int | None) -> str:
+    """What was searched of where programs begin and end, of a plan with so many `larger` ones."""
+    if larger is None:
+        return "where they begin and end was not searched"
+    return f"where they begin and end is by rules; of larger programs in the place of several, {larger} were searched"
 
 
 def _covered(report: Report, cut: CutGraph) -> Report:

@@ -62,6 +62,8 @@ class Joiner:
     """Calls that need not be tried as one program again."""
     known: KnownForms = field(default_factory=KnownForms)
     """What programs were predicted to take."""
+    searched: set[frozenset[fx.Node]] = field(default_factory=set, init=False)
+    """The calls of larger programs that were searched as one."""
     _last: tuple[Partition, Joining] | None = field(default=None, init=False)
 
     def joins(self, traits: Container[fx.Node]) -> bool:
@@ -186,7 +188,7 @@ class Joiner:
     ) -> dict[Piece, PieceOutcome]:
         """What becomes of larger pieces, compared by `until`; that one cannot be optimized is no error, in strict mode either."""
         try:
-            return dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline, until=until), strict=True))
+            made = dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline, until=until), strict=True))
         except Exception as error:
             if len(pieces) <= 1:
                 _log.debug("a larger program is not tried", exc_info=True)
@@ -194,6 +196,8 @@ class Joiner:
             first = Deadline(deadline.share(0.5))  # one that fails is no reason to lose the others
             half = len(pieces) // 2
             return self._searched(pieces[:half], graphs, first, until) | self._searched(pieces[half:], graphs, deadline, until)
+        self.searched |= {frozenset(piece.nodes) for piece, outcome in made.items() if outcome.result is not None}
+        return made
 
     def _objection(
         self, piece: Piece, outcome: PieceOutcome, steps: tuple[Step, ...], outcomes: Outcomes, deadline: Deadline

@@ -66,6 +66,8 @@ class Plan:
     """Why PyTorch runs programs of the graph all the same."""
     others: Mapping[fx.Node, Way] = field(default_factory=dict)
     """Calls that PyTorch is asked for otherwise."""
+    larger: int | None = None
+    """How many larger programs were searched that might have run in the place of steps; None where none was looked for."""
 
     def spliced(
         self, module: fx.GraphModule, own: OwnKernels | None = None, written: Mapping[fx.Node, fx.Node] | None = None
@@ -167,7 +169,8 @@ def plans(
     whole, outcomes = planner.joined(whole, outcomes, joins)
     made = planner.laid_out(whole, outcomes)
     others = _others([plan.partition for plan in made], optimizer, deadline)
-    made = planner.searched_on([replace(plan, others=others) for plan in made])
+    larger = len(planner.joiner.searched) if planner.joiner.joins(whole.traits) else None
+    made = planner.searched_on([replace(plan, others=others, larger=larger) for plan in made])
     if graphs is not None:
         _remember(graphs, outcomes, made)
     return made
