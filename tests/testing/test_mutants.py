@@ -11,6 +11,7 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.ir.graph import Tensor
 from mugraph.ir.program import Program
 from mugraph.ir.validity import check
+from mugraph.lower.thread_graphs import construct
 from mugraph.testing import Mutant, ProgramSpace, accepted_by_paper, agree, mutants, random_program
 from mugraph.testing.mutants import _MISTAKES as KINDS
 from mugraph.verifier import verify_graphs
@@ -115,6 +116,7 @@ def test_no_mutant_that_differs_is_accepted() -> None:
     pairs = [pair for graph in graphs() for pair in tried(graph, 5)]
     assert len(pairs) > 80
     assert refused(pairs) > 0.9 * len(pairs)
+    assert refused([(graph, construct(graph)) for graph in KERNELS]) == 0, "one that refuses whatever differs is no better"
 
 
 @pytest.mark.slow
