@@ -67,8 +67,18 @@ def test_what_signs_do_not_show_is_evaluated() -> None:
         program(lambda x: x / (x.exp() * -1 + x.exp()), (3,)),
         program(lambda x: x / (0 / x.exp()), (3,)),
         program(lambda x: x / (x - x).sum(-1, keepdim=True), (3,)),
+        program(lambda x: x / (x.exp() / x + x.exp() / (x * -1)), (3,)),
     ):
         assert divides_by_zero(document(zero), random.Random(0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_single_root_is_looked_at_where_it_is_of_a_square(seed: int) -> None:
+    """Of half of all numbers there is none in a field, and what is taken for it has another square."""
+    zero = program(lambda x: x / (x.sqrt() * x.sqrt() - x), (1,))
+    assert divides_by_zero(document(zero), random.Random(seed))
+    other = program(lambda x: x / (x.sqrt() * (x * -1).sqrt() - x), (1,))
+    assert not divides_by_zero(document(other), random.Random(seed))
 
 
 def test_proofs_in_pieces_of_what_has_a_value_are_accepted(tmp_path: Path) -> None:

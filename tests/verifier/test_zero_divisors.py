@@ -83,6 +83,13 @@ def test_what_has_a_value_somewhere_may_be_equal(name: str) -> None:
     assert not by_random_tests(once, other).equivalent
 
 
+def test_a_single_root_is_looked_at_where_it_is_of_a_square() -> None:
+    """Of half of all numbers there is none in a field, and what is taken for it has another square."""
+    zero, other = (program(lambda x, s=s: x / (x.sqrt() * (s * x).sqrt() - x), (1,)) for s in (1, -1))
+    assert nowhere_defined(zero, zero)
+    assert nowhere_defined(other, other) == ""
+
+
 def test_a_certificate_by_pieces_of_what_divides_by_zero_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = pair(ZEROS["rounded apart"])
     with monkeypatch.context() as broken:
