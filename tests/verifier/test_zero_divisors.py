@@ -13,7 +13,7 @@ from mugraph.errors import InvalidInput
 from mugraph.ir import Graph, GraphBuilder, Level
 from mugraph.ir.program import ProgramTensor
 from mugraph.verifier import Verdict, random_tests, recheck, separate_inputs, verify_graphs
-from mugraph.verifier.prover import verify
+from mugraph.verifier.prover import prove, verify
 from mugraph.verifier.random_tests import by_random_tests
 from mugraph.verifier.zero_divisors import nowhere_defined
 
@@ -81,6 +81,14 @@ def test_what_has_a_value_somewhere_may_be_equal(name: str) -> None:
     assert nowhere_defined(once, twice) == ""
     assert by_random_tests(once, twice).equivalent
     assert not by_random_tests(once, other).equivalent
+
+
+def test_what_z3_proves_equal_is_no_variable_to_divide_by() -> None:
+    pytest.importorskip("z3")
+    left, right = pair(lambda x, y: (x + y).relu() - (y + x).relu().relu())
+    assert not prove(left, right).equivalent
+    assert "divides by zero" in prove(left, right).reason
+    assert prove(left, program(lambda x, y: 0 * x * y, *SHAPES)).equivalent
 
 
 def test_a_single_root_is_looked_at_where_it_is_of_a_square() -> None:

@@ -100,7 +100,8 @@ def prove(
     rest = by_random_tests(*halves, max_error=max_error, seed=seed, budget=seconds_left(deadline), known=moved)
     used = tuple(sorted(equalities.used))
     if rest.equivalent:
-        return Proof(True, used, "", rest)
+        nowhere = nowhere_defined(left, right, known)
+        return Proof(not nowhere, used, f"undecided: {nowhere}" if nowhere else "", rest)
     what = f"what follows from {', '.join(used)}" if used else "no property applies"
     return Proof(False, used, f"undecided: {what}; {rest.reason}", rest)
 
