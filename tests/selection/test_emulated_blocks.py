@@ -22,6 +22,7 @@ from mugraph.errors import MugraphError, TargetUnavailable
 from mugraph.frontend import trace
 from mugraph.frontend.workloads import WORKLOADS
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
+from mugraph.ir.arithmetic import Array
 from mugraph.ir.evaluate import block_slices, evaluate, evaluate_block
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import construct
@@ -31,6 +32,7 @@ from mugraph.results.summary import spot_check_text
 from mugraph.runtime import Executable, build
 from mugraph.search import search
 from mugraph.selection import emulated_blocks
+from mugraph.selection.block_errors import BlockErrors
 from mugraph.selection.emulated_blocks import _chosen, _places_text, spot_check
 from mugraph.support import deadline
 from mugraph.support.deadline import Deadline
@@ -269,6 +271,78 @@ def test_faults_of_triton_are_named(monkeypatch: pytest.MonkeyPatch, fault: str)
     pattern, replacement, reason = TRITON_FAULTS[fault]
     plant(monkeypatch, replaced(pattern, replacement))
     assert re.search(reason, checked(RMS_NORM, ON_TRITON).fault)
+
+
+# --- faults that standard normal inputs do not show ---------------------------------------------------------------------
+
+SMALL = partial(rms_norm_linear, rows=8, inner=256, columns=64, grid=2, loop=4)
+FACTOR = r"y\[v\] = (v3);\n( *\}\n *store_run<[a-z0-9]+_t, 2>\(target)"
+"""The computed factor of a normalization, x * g, as it is stored."""
+CASTS = {
+    "to fewer bits than small numbers need": (DType.FP16, r"to_float(from_float<fp16_t>(\1))", "at input scale 0.001: kernel_3"),
+    "that saturates": (
+        DType.BF16,
+        r"(\1 > 65504.0f ? 65504.0f : \1 < -65504.0f ? -65504.0f : \1)",
+        "at input scale 1000: kernel_3",
+    ),
+}
+
+
+@pytest.mark.parametrize("cast", CASTS)
+def test_casts_that_spoil_small_or_large_numbers_alone_are_found(monkeypatch: pytest.MonkeyPatch, cast: str) -> None:
+    dtype, stored, where = CASTS[cast]
+    sound = checked(SMALL(dtype=dtype))
+    assert not sound.fault
+    assert sound.scales == (1.0, 1e-3, 1e3) if dtype is DType.BF16 else sound.scales[:2] == (1.0, 1e-3)
+    plant(monkeypatch, replaced(FACTOR, rf"y[v] = {stored};\n\2"))
+    found = checked(SMALL(dtype=dtype)).fault
+    assert found.startswith(f"{where}: output 0 errs in block ")
+    monkeypatch.setattr(emulated_blocks, "_KINDS_OF_INPUTS", emulated_blocks._KINDS_OF_INPUTS[:1])
+    passed = checked(SMALL(dtype=dtype))
+    assert (passed.fault, passed.scales) == ("", (1.0,))
+
+
+def rows_of_all_sizes() -> Graph:
+    """x * exp(v) with one v for each of 64 rows."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, v = kernel.input("x", (64, 64), DType.FP16), kernel.input("v", (64, 1), DType.FP16)
+    block = GraphBuilder(Level.BLOCK, grid=(1,))
+    rows, sizes = (block.iterator(number, kernel.tensor(value), (0,), None) for number, value in enumerate((x, v)))
+    saved = block.add("output_saver", block.add("mul", rows, block.add("exp", sizes)), omap=(0,))
+    return kernel.build(kernel.graph_defined(block.build([saved]), [x, v]))
+
+
+def test_rows_of_small_results_are_judged_by_their_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not checked(rows_of_all_sizes()).fault
+    plant(monkeypatch, replaced(r"y\[v\] = (v\d+);", r"y[v] = \1 + 0.015625f;"))
+    assert "of the largest value of a line" in checked(rows_of_all_sizes()).fault
+
+
+EXACT_ROWS = np.outer([1.0, 0.01], np.linspace(0.5, 1.0, 16))
+SPOILED = EXACT_ROWS + np.outer([0.0, 0.001], np.ones(16))
+
+
+@pytest.mark.parametrize(
+    ("results", "theirs", "columns", "fault"),
+    [
+        (SPOILED, EXACT_ROWS, 16, "0.1 of the largest value of a line, its stand-in by 0"),
+        (SPOILED, EXACT_ROWS, 15, ""),
+        (SPOILED, EXACT_ROWS + 0.2 * (SPOILED - EXACT_ROWS), 16, ""),
+        (EXACT_ROWS + 0.01, EXACT_ROWS, 16, "0.01 of its largest value, its stand-in by 0"),
+        (np.full_like(EXACT_ROWS, np.nan), EXACT_ROWS, 16, "inf of its largest value, its stand-in by 0"),
+        (np.full_like(EXACT_ROWS, np.nan), np.full_like(EXACT_ROWS, np.inf), 16, ""),
+    ],
+    ids=["a small row", "a short one", "the stand-in alike", "all of it", "no numbers", "no numbers in the stand-in"],
+)
+def test_lines_that_are_long_enough_are_judged_beside_the_whole(results: Array, theirs: Array, columns: int, fault: str) -> None:
+    exact, made, own = (array[:, :columns] for array in (EXACT_ROWS, results, theirs))
+    errors = BlockErrors.of(exact, made, own, DType.FP16, 1.0, TOLERANCES[DType.FP16])
+    assert errors.fault == fault
+
+
+def test_lines_far_below_the_largest_value_are_not_judged_alone() -> None:
+    errors = BlockErrors.of(EXACT_ROWS[1:], SPOILED[1:], EXACT_ROWS[1:], DType.FP16, 100.0, TOLERANCES[DType.FP16])
+    assert errors.fault == ""
 
 
 def test_results_that_no_type_can_hold_are_not_compared() -> None:
@@ -588,8 +662,11 @@ def test_the_evidence_is_saved_and_read_back(tmp_path: object, capsys: pytest.Ca
     assert record == opt.best.spot_check.to_json()
     text = spot_check_text(opt.best.spot_check)
     assert "blocks of the printed kernels (kernel_" in text
-    assert "were run on the CUDA emulator: no fault" in text
-    assert SpotCheck.from_json({name: value for name, value in record.items() if name != "where"}).where == ""
+    assert "were run on the CUDA emulator, the first of them at input scales 0.001 and 1000 too: no fault" in text
+    old = {name: value for name, value in record.items() if name not in ("where", "scales")}
+    assert (SpotCheck.from_json(old).where, SpotCheck.from_json(old).scales) == ("", (1.0,))
+    assert SpotCheck.from_json({**old, "ran": 0, "largest_error": None}).scales == ()
+    assert opt.best.spot_check.scales == (1.0, 1e-3, 1e3)
     print_result(opt)
     assert "these are the errors of the same muGraph compiled for a CPU" in capsys.readouterr().out
     with pytest.raises(TypeError, match="ran"):

@@ -20,7 +20,7 @@ from mugraph.verifier import Certificate
 
 R = TypeVar("R")
 
-_FORM = {"on": str, "ran": int, "blocks": int, "largest_error": (float, None), "missed": str, "where": str}
+_FORM = {"on": str, "ran": int, "blocks": int, "largest_error": (float, None), "missed": str, "where": str, "scales": [float]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +31,28 @@ class SpotCheck:
     ran: int
     blocks: int
     largest_error: float | None
-    """Of any output of a kernel against float64, relative to its largest; None where nothing was compared."""
+    """Of any output of a kernel against float64, relative to its largest, for standard normal inputs; None where nothing was
+    compared."""
     missed: str
     """Which kernels were not run or compared, and why; empty where each was."""
     fault: str = ""
     """What is wrong with a kernel; empty where nothing is known to be."""
     where: str = ""
-    """Which blocks of each kernel's grid were run."""
+    """Which blocks of each kernel's grid were run on standard normal inputs."""
+    scales: tuple[float, ...] = ()
+    """Standard deviations of the normal inputs for which results were compared; of all but 1, those of the first blocks."""
 
     def to_json(self) -> dict[str, Any]:
         """The evidence as JSON values; kernels with a fault are not kept."""
-        return {name: value for name, value in asdict(self).items() if name in _FORM}
+        return {name: value for name, value in asdict(self).items() if name in _FORM} | {"scales": [*self.scales]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SpotCheck:
         """What `to_json` wrote; raises TypeError for anything else."""
-        record = {"where": "", **values}  # earlier ones do not say where
+        compared = values.get("largest_error") is not None
+        record = {"where": "", "scales": [1.0] * compared, **values}  # earlier ones do not say where, nor of which inputs
         expect(record, _FORM, "spot_check")
-        return cls(**{name: record[name] for name in _FORM})
+        return cls(**{**{name: record[name] for name in _FORM}, "scales": tuple(record["scales"])})
 
 
 _SECONDS = (float, None)

@@ -135,4 +135,6 @@ def spot_check_text(check: SpotCheck) -> str:
     ran = f"{check.ran} of {check.blocks} blocks of the printed kernels{where} were run on the {check.on}"
     if check.largest_error is None:
         return f"{ran}: no fault, but nothing was compared: {check.missed}"
-    return f"{ran}: no fault, largest error {check.largest_error:.1e}" + (f"; {missed}" if check.missed else "")
+    others = " and ".join(f"{scale:g}" for scale in check.scales if scale != 1)
+    again = f", the first of them at input scales {others} too" if others else ""
+    return f"{ran}{again}: no fault, largest error {check.largest_error:.1e}" + (f"; {missed}" if check.missed else "")
