@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
-from mugraph.devices import Device, device_for
+from mugraph.devices import Device, device_for, roofline_seconds
 from mugraph.devices.device import PRODUCT_EFFICIENCY
 from mugraph.ir import DType, Graph
 from mugraph.ir.program import Program
 from mugraph.lower import construct
 from mugraph.search import search
-from mugraph.search.partition.lower_bounds import library_seconds
+from mugraph.search.closure.tiers import Tier
+from mugraph.search.driver import Search
+from mugraph.search.partition.lower_bounds import Roofline, best_efficiency, library_seconds
+from mugraph.search.partition.variants import as_program
 from mugraph.search.scheduling.product_rates import with_product_rate
+from mugraph.search.scheduling.schedule import Scheduler
 from mugraph.search.tasks import Options
 
 from .programs import finished
@@ -130,3 +135,55 @@ def test_such_products_take_as_long_for_each_row(rows: int) -> None:
     work = 2.0 * rows * 1024 * 1024
     seconds = library_seconds(CPU, DType.FP16, rows, 1024, 1024, work, 0.0)
     assert seconds == pytest.approx(work / (0.15 * CPU.matmul_flops[DType.FP16]) + CPU.launch_seconds)
+
+
+# --- factors of fp8 ----------------------------------------------------------------------------------------------------
+
+H100 = device_for("cuda:sm_90")
+FP8 = (DType.E4M3, DType.E5M2)
+
+
+def test_two_factors_of_fp8_cost_no_more_than_the_same_in_fp16() -> None:
+    """Which kernels multiply them in; a library's product in fp32 is the alternative."""
+    in_fp8, in_fp16 = (
+        min(
+            candidate.cost
+            for candidate in search(product((2048, 2048), (2048, 2048), dtype), H100, options=COARSE).candidates
+            if not has_product(construct(candidate.graph))
+        )
+        for dtype in (DType.E4M3, DType.FP16)
+    )
+    assert roofline_seconds(product((2048, 2048), (2048, 2048), DType.E4M3), H100) <= in_fp8 <= in_fp16
+
+
+def random_program(seed: int) -> Graph:
+    """Products, sums and scales of matrices of fp8, fp16 and fp32, large enough that multiplying takes longer than reading."""
+    rng, p, size = random.Random(seed), Program(), 2048
+    kinds = [rng.choice((*FP8, *FP8, DType.FP16, DType.FP32)) for _ in range(3)]
+    x, y, z = (p.input(name, (size, size), dtype) for name, dtype in zip("xyz", kinds, strict=True))
+    made = {
+        0: lambda: x @ y,
+        1: lambda: (x @ y) * p.input("s", (size, 1), DType.FP32),
+        2: lambda: x @ y + z,
+        3: lambda: (x * p.input("s", (size, 1), DType.FP16)) @ y,
+        4: lambda: x @ y + x @ z,
+        5: lambda: (x @ y) @ z,
+    }[rng.randrange(6)]()
+    return finished(p, made)
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90", "triton:sm_90", "cpu"])
+@pytest.mark.parametrize("seed", range(12))
+def test_no_kernel_is_predicted_below_what_bounds_it(seed: int, target: str) -> None:
+    device = CPU if target == "cpu" else device_for(target)
+    looked = Search(random_program(seed), device)
+    axes, produces = looked.axes, tuple(-1 - index for index in range(len(looked.axes.outputs)))
+    roofline, compared = Roofline(device, looked.dtype, looked.kernels.tensor_of), 0
+    for axis in (None, *range(len(axes.sizes))):
+        sketches = looked.kernels.structure(axes, Tier.OPAQUE_SUMS, axis).sketches
+        for sketch, cost in zip(sketches, looked.kernels.costs_of(axes, sketches, produces), strict=True):
+            for found in Scheduler([axes.sizes]).least((cost,)).values():
+                seconds, compared = found.seconds * (1 + 1e-9), compared + 1
+                assert roofline.of(as_program(sketch, axes), produces) <= seconds
+                assert roofline.of_launches(axes, sketch, produces, best_efficiency(device)) - device.launch_seconds <= seconds
+    assert compared

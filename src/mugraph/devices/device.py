@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -114,6 +114,8 @@ class Device:
     """The same of a library's products of each dtype that it multiplies element by element, for want of instructions."""
     operands_in_place: bool = False
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
+    fp8_products: DType = DType.FP32
+    """What kernels multiply two inputs of fp8 in: a type of `matmul_flops` that has all of their numbers."""
     tf32_flops: float | None = None
     """As `matmul_flops`, of factors in TF32: what computed factors of fp16 are multiplied in; None where they stay in fp32."""
     scans: bool = False
@@ -134,6 +136,16 @@ class Device:
         """Bytes that are to be on their way to a multiprocessor for memory to stay busy: bandwidth times the latency of loads
         that wait for others; 0 where no latency is known."""
         return int(_LOADED * self.load_seconds * self.memory_bandwidth / self.multiprocessors)
+
+    def product_rate(self, left: DType, right: DType, result: DType) -> float:
+        """Operations per second of products of inputs of two types, or of what is computed in these, whose results have a third:
+        whole device, multiplied in the type of the result unless both factors are of fp8."""
+        multiplied = self.fp8_products if left.is_fp8 and right.is_fp8 else result.of_arithmetic
+        return self.matmul_flops.get(multiplied, self.matmul_flops[DType.FP32])
+
+    def best_product_rate(self, read: Iterable[DType], result: DType) -> float:
+        """The highest rate of any product of what is read, in these types, and of what is computed of it, up to a `result`."""
+        return max(self.product_rate(dtype, dtype, dtype) for dtype in (*read, result))
 
     def with_packed_weights(self) -> Device:
         """The machine as costs see it in programs whose products all have packed weights."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mugraph.devices.device import Device
 from mugraph.ir.cores import bytes_read
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
-from mugraph.ir.ops import flops_of, is_contraction
+from mugraph.ir.ops import is_contraction, operator
+
+
+class ProductTypes(NamedTuple):
+    """The types of a product's factors and of its result."""
+
+    left: DType
+    right: DType
+    result: DType
 
 
 def roofline_seconds(program: Graph, device: Device) -> float:
@@ -21,7 +31,7 @@ def memory_seconds(program: Graph, device: Device) -> float:
 
 def arithmetic_seconds(program: Graph, device: Device) -> float:
     """Seconds of a kernel graph's matrix products at the device's full rate."""
-    return sum(flops / device.matmul_flops[dtype.of_arithmetic] for dtype, flops in product_flops(program).items())
+    return sum(flops / device.product_rate(*types) for types, flops in product_flops(program).items())
 
 
 def compulsory_bytes(program: Graph) -> int:
@@ -29,10 +39,12 @@ def compulsory_bytes(program: Graph) -> int:
     return bytes_read(program) + sum(tensor.bytes for tensor in program.output_tensors)
 
 
-def product_flops(program: Graph) -> dict[DType, float]:
-    """Floating-point operations of a kernel graph's products, by the type of their results."""
-    flops: dict[DType, float] = {}
+def product_flops(program: Graph) -> dict[ProductTypes, float]:
+    """Floating-point operations of a kernel graph's products, by the types of their factors and results."""
+    flops: dict[ProductTypes, float] = {}
     for node in program.nodes:
-        if is_contraction(node.op):
-            flops[node.output.dtype] = flops.get(node.output.dtype, 0.0) + flops_of(program, [node])
+        tensors = [program.tensor(value) for value in node.inputs]
+        for left, right in operator(node.op).products if is_contraction(node.op) else ():
+            types = ProductTypes(tensors[left].dtype, tensors[right].dtype, node.output.dtype)
+            flops[types] = flops.get(types, 0.0) + 2.0 * node.output.elements * tensors[left].shape[-1]
     return flops

@@ -10,6 +10,7 @@ from typing import Any
 from mugraph.devices.device import NO_ENGINES, Device, all_architectures, any_gpu, architectures, gpu
 from mugraph.devices.host import host_cpu
 from mugraph.errors import TargetUnavailable
+from mugraph.ir.dtypes import DType
 
 _TRITON_TILE_BYTES = 64 * 1024
 """Triton keeps a block's tiles in registers, where they must leave room for what threads compute with them: a quarter of those of
@@ -60,6 +61,11 @@ def _host(rest: str) -> Device | None:
     return None if rest else host_cpu()
 
 
+def _cuda_gpu(architecture: str) -> Device | None:
+    device = gpu(architecture)
+    return None if device is None else replace(device, fp8_products=DType.FP16)
+
+
 def _triton_gpu(architecture: str) -> Device | None:
     device = any_gpu(architecture)
     if device is None:
@@ -74,7 +80,7 @@ TARGETS = {
         Target("cpu", _host, "mugraph.targets.cpu.machine:Cpu"),
         Target(
             "cuda",
-            gpu,
+            _cuda_gpu,
             "mugraph.targets.cuda.machine:Cuda",
             "mugraph.targets.cuda.emulated:EmulatedCuda",
             "mugraph.targets.cuda.resources:kernel_resources",

@@ -107,7 +107,7 @@ class PredictedCost:
         if node not in self._calls:
             sources, size = tuple(node.all_input_nodes), bytes_of(node)
             traits, measured = self.traits.get(node), self.measured.get(node)
-            said = traits, measured, _dtype(node), size, bytes_of_call(node), len(sources), bool(node.users)
+            said = traits, measured, _dtype(node), self._rate(node), size, bytes_of_call(node), len(sources), bool(node.users)
             self._calls[node] = _Call(self.known.number(*said), sources, size)
         return self._calls[node]
 
@@ -224,8 +224,10 @@ class PredictedCost:
         return traits.linear and traits.reduces and not (traits.contractions or traits.scans)
 
     def _rate(self, node: fx.Node) -> float:
-        rates = self.device.matmul_flops
-        return rates.get(_dtype(node).of_arithmetic, rates[DType.FP32])
+        """Of a product: what a call reads first are its factors, or a sum that is in no type of fp8."""
+        types = [_dtype(source) for source in node.all_input_nodes[:2]]
+        left, right = types if len(types) == 2 else (_dtype(node),) * 2
+        return self.device.product_rate(left, right, _dtype(node))
 
 
 def seconds_of_calls(nodes: Sequence[fx.Node], device: Device) -> float:

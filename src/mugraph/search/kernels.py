@@ -221,8 +221,8 @@ class KernelSearch:
 
     def work(self, program: AxisProgram, sources: Sequence[int]) -> WorkModel:
         """What the operators of a program cost, whose loads 0, 1, ... stand for `sources`."""
-        widths = [self.tensor_of(source).dtype.bytes for source in sources]
-        return WorkModel.of(program.sizes, widths, self.device, self.dtype)
+        read = [self.tensor_of(source).dtype for source in sources]
+        return WorkModel.of(program.sizes, [dtype.bytes for dtype in read], self.device, self.dtype, read)
 
     def costs_of(self, program: AxisProgram, sketches: tuple[Sketch, ...], produces: Sequence[int]) -> tuple[SketchCost, ...]:
         """The cost models of sketches of `program`."""

@@ -46,9 +46,12 @@ class WorkModel:
     vector_flops: float
 
     @classmethod
-    def of(cls, sizes: tuple[int, ...], widths: Sequence[int], device: Device, dtype: DType) -> WorkModel:
-        """The work of a program with outputs of `dtype` on a device."""
-        return cls(sizes, tuple(widths), device.memory_bandwidth, device.matmul_flops[dtype.of_arithmetic], device.vector_flops)
+    def of(
+        cls, sizes: tuple[int, ...], widths: Sequence[int], device: Device, dtype: DType, read: Sequence[DType] = ()
+    ) -> WorkModel:
+        """The work of a program with outputs of `dtype` on a device, whose inputs, if their types are known, are `read`."""
+        rate = device.best_product_rate(read, dtype)
+        return cls(sizes, tuple(widths), device.memory_bandwidth, rate, device.vector_flops)
 
     def per_point(self, op: str, source: int | None = None) -> float:
         """Seconds per point of an operator's iteration space; of a load, per element read from `source`."""

@@ -46,9 +46,8 @@ class Costs:
         products = {self.terms[group[0]].operands[0] for group in groups if self.terms[group[0]].op == "matmul"}
         merged = sum(self.terms[group[0]].op == "matmul" for group in groups) - len(products)
         launches = (len(groups) - merged) * self.device.launch_seconds
-        arithmetic = (
-            sum(self.flops(number) for group in groups for number in group) / self.device.matmul_flops[self.dtype.of_arithmetic]
-        )
+        rate = self.device.product_rate(self.dtype, self.dtype, self.dtype)
+        arithmetic = sum(self.flops(number) for group in groups for number in group) / rate
         traffic = max(
             (self.traffic(state, group) for group in groups if not is_contraction(self.terms[group[0]].op)), default=0.0
         )

@@ -201,11 +201,12 @@ def _rate(graph: Graph, node: Node, device: Device) -> float:
     """Operations per second of an operator; computed factors of fp16 are multiplied in TF32, exponentials aside."""
     if not is_contraction(node.op):
         return device.vector_flops
-    dtype = graph.tensor(node.inputs[0]).dtype
+    dtype = node.output.dtype
     sources = {_source(graph, value).op for value in node.inputs}
     if graph.grid and dtype is DType.FP16 and device.tf32_flops is not None and sources - {"input_iterator", "exp"}:
         return device.tf32_flops
-    return device.matmul_flops.get(dtype, device.matmul_flops[DType.FP32])
+    types = [graph.tensor(value).dtype for value in node.inputs]
+    return min(device.product_rate(types[left], types[right], dtype) for left, right in OPERATORS[node.op].products)
 
 
 def _source(graph: Graph, value: Value) -> Node:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -75,7 +75,7 @@ def library_seconds(
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Seconds of memory traffic, arithmetic and launches on a device; products are of elements of `dtype`.
+    """Seconds of memory traffic, arithmetic and launches on a device; products are of what is read, or of elements of `dtype`.
 
     Kernels run at least a share `running` of the iterations of their loops: masks hide the others.
     """
@@ -114,7 +114,12 @@ class Roofline:
             return 0.0
         library = self.library_efficiency(program, term) if alone else 0.0
         efficiency = max(self.device.product_efficiency, library)
-        return self.running * flops(program, term) / (efficiency * self.device.matmul_flops[self.dtype.of_arithmetic])
+        rate = self.product_rate(term.source for _, term in program.loads())
+        return self.running * flops(program, term) / (efficiency * rate)
+
+    def product_rate(self, sources: Iterable[int]) -> float:
+        """The highest rate of products of some program inputs and intermediates, and of what is computed of these."""
+        return self.device.best_product_rate((self.tensor_of(source).dtype for source in sources), self.dtype)
 
     def function(self, program: AxisProgram, term: Term) -> float:
         """The arithmetic of one term that every kernel with this operator does at each point; 0 of all others."""
@@ -139,7 +144,7 @@ class Roofline:
         """No two launches or more that a derivation is cut into take less; products run at most at `efficiency`."""
         read = sum(map(self.reading, {leaf.source for leaf in sketch.leaves}))
         products = sum(2.0 * math.prod(program.sizes[axis] for axis in axes) for axes in _products(sketch))
-        compute = self.running * products / (efficiency * self.device.matmul_flops[self.dtype.of_arithmetic])
+        compute = self.running * products / (efficiency * self.product_rate(leaf.source for leaf in sketch.leaves))
         return self.seconds(read + self.writing(program, produces), compute, launches=2)
 
     def memory(self, program: AxisProgram, produces: tuple[int, ...]) -> float:

@@ -94,17 +94,20 @@ class SketchCost:
         for step, dtype in zip(self.sketch.steps, self.dtypes, strict=True):
             rate = self.device.vector_flops
             if step.op in PRODUCTS:
-                rate = self.device.product_efficiency * self._matmul_rate(step, dtype)
+                rate = self.device.product_efficiency * self._product_rate(step, dtype)
             for space, flops in _work(step, [spaces[i] for i in step.inputs]):
                 seconds[space] = seconds.get(space, 0.0) + flops / rate
         return seconds
 
-    def _matmul_rate(self, product: Step, dtype: DType) -> float:
-        """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1 (`lower/narrowing.py`)."""
+    def _product_rate(self, product: Step, dtype: DType) -> float:
+        """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1 (`lower/narrowing.py`). Of
+        sums of several products it is the lowest rate."""
         factors = {self.sketch.steps[i].op for i in product.inputs}
         if dtype is DType.FP16 and self.device.tf32_flops is not None and factors - {"load", "exp"}:
             return self.device.tf32_flops
-        return self.device.matmul_flops[dtype.of_arithmetic]
+        types = [self.dtypes[i] if self.sketch.steps[i].leaf is not None else dtype for i in product.inputs]
+        half = len(types) // 2
+        return min(self.device.product_rate(*pair, dtype) for pair in zip(types[:half], types[half:], strict=True))
 
     @cached_property
     def cut_axes(self) -> CutAxes:
