@@ -231,3 +231,38 @@ def test_a_product_of_kernels_takes_its_share_of_the_rate() -> None:
     assert saved == pytest.approx(product / 2)
     assert best_efficiency(quick) == quick.product_efficiency
     assert best_efficiency(dataclasses.replace(CPU, product_efficiency=0.1)) == LIBRARY_EFFICIENCY
+
+
+def factors_of_fp16() -> dict[str, tuple[Graph, bool]]:
+    """Products of what is made of inputs of fp16, and whether fp16 has it."""
+    made: dict[str, tuple[Graph, bool]] = {}
+    for name, exact in (("relu", True), ("negative", True), ("clamped", True), ("gains", False), ("third", False)):
+        p = Program()
+        x, w, g = (p.input(each, shape, DType.FP16) for each, shape in (("x", (2048, 2048)), ("w", (2048, 2048)), ("g", (2048,))))
+        factor = {
+            "relu": lambda x, g: x.relu(),
+            "negative": lambda x, g: -x.relu(),
+            "clamped": lambda x, g: x.maximum(-0.5),
+            "gains": lambda x, g: x * g,
+            "third": lambda x, g: x.maximum(1 / 3),
+        }[name](x, g)
+        made[name] = finished(p, factor @ w), exact
+    return made
+
+
+FACTORS = factors_of_fp16()
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_what_fp16_has_is_multiplied_at_its_rate(name: str) -> None:
+    program, exact = FACTORS[name]
+    gpu = device_for("cuda:sm_90")
+    slower = dataclasses.replace(gpu, tf32_flops=1e12)
+    kernels = [c.graph for c in search(program, gpu, budget=20).candidates if len([*c.graph.kernels()]) == 1]
+    assert kernels
+    for graph in kernels:
+        assert (predicted_seconds(graph, gpu) == predicted_seconds(graph, slower)) == exact
+    costs = [search(program, device, budget=20).candidates for device in (gpu, slower)]
+    fused = [[c.cost for c in each if len([*c.graph.kernels()]) == 1] for each in costs]
+    assert all(fused)
+    assert (min(fused[0]) == min(fused[1])) == exact

@@ -95,6 +95,10 @@ class DType(StrEnum):
         """Where the numbers are within the range of the type; infinity and NaN are not."""
         return np.asarray((values >= self.least) & (values <= self.largest))
 
+    def has(self, number: float) -> bool:
+        """Whether a number is one of the type; NaN is not."""
+        return float(round_to(self, number)) == number
+
     def contains(self, other: DType) -> bool:
         """Whether every number of `other` is one of this type; neither of the 16-bit types contains the other."""
         return self is other or self.bytes > other.bytes

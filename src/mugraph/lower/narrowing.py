@@ -3,7 +3,8 @@
 A computed factor of bf16 is rounded to bf16, which has the range of fp32. One of fp16 is rounded to fp16 only where it is known
 to lie between 0 and 1, as the exponentials of safe softmax do: other intermediate values are no inputs or outputs of the program,
 nobody chose their scale, and fp16 may be too narrow for them (x * g of a normalization that divides later, with inputs and
-gains of 1e-3, keeps four bits). TF32 holds those: as many bits as fp16, the range of fp32, at half the rate.
+gains of 1e-3, keeps four bits). TF32 holds those: as many bits as fp16, the range of fp32, at half the rate. What is chosen of
+inputs of fp16, as a maximum or a masked element is, or the negative of one, has been in fp16 all along.
 """
 
 from __future__ import annotations
@@ -12,11 +13,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
+from mugraph.ir.ops import OPERATORS
 from mugraph.lower import tiles
 from mugraph.lower.exponents import shifted
 from mugraph.lower.factor_copies import FactorCopies
 from mugraph.lower.memory import place
-from mugraph.lower.scalar_expressions import CHOICE, TF32, Apply, Constant, Expression, Source, renumbered, subexpressions
+from mugraph.lower.scalar_expressions import (
+    CHOICE,
+    PRODUCT,
+    TF32,
+    Apply,
+    Constant,
+    Expression,
+    Source,
+    renumbered,
+    subexpressions,
+)
 from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
 
 
@@ -25,7 +37,7 @@ def with_narrow_factors(kernel: Kernel) -> Kernel:
 
     Products of fp16 with other computed factors are to multiply in TF32.
     """
-    bounded = _exponentials(kernel)
+    bounded = _exponentials(kernel) | _in_fp16(kernel)
     narrow: dict[str, DType] = {}
     for buffer in kernel.buffers:
         dtype = _factor_type(kernel, buffer)
@@ -45,6 +57,44 @@ def with_narrow_factors(kernel: Kernel) -> Kernel:
         body=tuple(map(in_units, kernel.body)),
         after=tuple(map(in_units, kernel.after)),
     )
+
+
+def _in_fp16(kernel: Kernel) -> frozenset[str]:
+    """Buffers that are written in a wider type and hold nothing but numbers of fp16: elements of buffers of that type, or of one
+    that it contains, and constants, as they are, negated, or chosen by operators that compute no others."""
+    narrow = {buffer.name for buffer in kernel.buffers if DType.FP16.contains(buffer.dtype)}
+    found = set(narrow)
+    writers: dict[str, list[Statement]] = {}
+    for statement in kernel.statements:
+        writers.setdefault(statement.target.buffer, []).append(statement)
+
+    def is_chosen(statement: Statement) -> bool:
+        if not isinstance(statement, Elementwise) or statement.combine is not None:
+            return False
+        read = frozenset(number for number, tile in enumerate(statement.sources) if tile.buffer in found)
+        return _is_in_fp16(statement.expression, read)
+
+    while more := {name for name, made in writers.items() if name not in found and all(map(is_chosen, made))}:
+        found |= more
+    return frozenset(found - narrow)
+
+
+_PICKED = {row.scalar: row.picks for row in OPERATORS.values() if row.picks}
+"""Of operators that choose, by their templates, the operands that they choose of."""
+
+
+def _is_in_fp16(expression: Expression, read: Set[int]) -> bool:
+    """Whether fp16 has what an expression gives where it has the elements of the sources `read`."""
+    match expression:
+        case Source(index):
+            return index in read
+        case Constant(value):
+            return DType.FP16.has(value)
+        case Apply(template, (number, Constant(-1.0)) | (Constant(-1.0), number)) if template == PRODUCT:
+            return _is_in_fp16(number, read)
+        case Apply(template, arguments):
+            picked = [arguments[place] for place in _PICKED.get(template, ())]
+            return bool(picked) and all(_is_in_fp16(each, read) for each in picked)
 
 
 def with_copies_of_own_type(kernel: Kernel) -> Kernel:

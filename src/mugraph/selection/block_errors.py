@@ -51,7 +51,7 @@ class BlockErrors:
         whole = Error(float(np.max(ours, initial=0.0)) / largest, float(np.max(own, initial=0.0)) / largest)
         sizes = np.where(dtype.holds(exact), np.abs(exact), 0.0)
         lines = (
-            _worst(*(np.max(array, axis=dim) for array in (sizes, ours, own)), _FAINTEST * largest, tolerance)
+            _worst(sizes.max(axis=dim), ours.max(axis=dim), own.max(axis=dim), _FAINTEST * largest, tolerance)
             for dim, size in enumerate(exact.shape)
             if size >= _LINE
         )

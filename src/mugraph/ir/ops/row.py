@@ -113,6 +113,8 @@ class Operator:
     """Operands that are integers, and of which nothing but places is made."""
     whole: bool = False
     """Whether it takes whole numbers of 8 bits, and gives such numbers."""
+    picks: tuple[int, ...] = ()
+    """Operands of which each element of the result is one, up to its sign, or 0: it has no more digits than they have."""
 
     @property
     def elementwise(self) -> bool:

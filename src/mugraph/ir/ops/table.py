@@ -163,6 +163,11 @@ _SIXTEENTHS = "(({0} * 0.0625f - 0.46875f + 12582912.0f) - 12582912.0f)"
 """How many times 16 goes into a whole number: the nearest to its 16th less 15/32, as from 2^23 on there are no others."""
 
 
+def _picking(row: Operator, *operands: int) -> Operator:
+    """The row of an operator that gives an element of one of these operands, its negative, or 0."""
+    return replace(row, picks=operands)
+
+
 def _rounding(dtype: DType) -> Operator:
     """Rounding to the numbers of a type, which stay in a wider one: to the nearest, ties to even, too large ones to infinity.
 
@@ -254,22 +259,24 @@ _ROWS = (
         lambda algebra, call, xs: algebra.sqrt(xs[0]), "sqrt({0})", cost=6,
     ),
     # elementwise, opaque
-    _elementwise(
-        "maximum", None, 2, Kind.OPAQUE, meanings.larger,
-        lambda algebra, call, xs: algebra.opaque("maximum", *xs), "max({0}, {1})", commutative=True,
+    _picking(
+        _elementwise(
+            "maximum", None, 2, Kind.OPAQUE, meanings.larger,
+            lambda algebra, call, xs: algebra.opaque("maximum", *xs), "max({0}, {1})", commutative=True,
+        ), 0, 1,
     ),
     opaque("silu", "({0} / (1.0f + exp(-{0})))", lambda x: x * meanings.sigmoid(x), paper="SiLU"),
     opaque("sigmoid", "(1.0f / (1.0f + exp(-{0})))", meanings.sigmoid),
-    opaque("relu", "max({0}, 0.0f)", lambda x: np.maximum(x, 0.0), cost=1),
+    _picking(opaque("relu", "max({0}, 0.0f)", lambda x: np.maximum(x, 0.0), cost=1), 0),
     opaque("gelu", "(0.5f * {0} * (1.0f + erf({0} * 0.70710678f)))", lambda x: 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))),
     opaque("tanh", "tanh({0})", np.tanh),
     opaque("log", "log({0})", meanings.log),
-    opaque("abs", "abs({0})", np.abs, cost=1),
+    _picking(opaque("abs", "abs({0})", np.abs, cost=1), 0),
     # elementwise, opaque: 0 or 1, and choices between two numbers; with NaN, no comparison holds
     opaque("less", "less({0}, {1})", np.less, cost=1, arity=2),
     opaque("equal", "equal({0}, {1})", np.equal, cost=1, arity=2),
     opaque(TRUTH, "truth({0})", lambda x: x != 0, cost=1),
-    opaque("select", "select({0}, {1}, {2})", meanings.chosen, cost=1, arity=3),
+    _picking(opaque("select", "select({0}, {1}, {2})", meanings.chosen, cost=1, arity=3), 1, 2),
     opaque("infinity", "({0} / 0.0f)", meanings.infinity, cost=1),
     *(opaque(f.name, f.scalar, f.reference, cost=f.cost, arity=f.arity) for f in ELEMENTARY),
     # elementwise, roundings that a program asks for

@@ -21,6 +21,7 @@ from mugraph.ir.evaluate import loop_nodes
 from mugraph.ir.graph import VIEWS, Graph, Level, Node, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, flops_of, is_contraction
+from mugraph.ir.scalar import Scalar
 from mugraph.search.algorithm1.block import BlockPlan
 from mugraph.search.algorithm1.construct import Application
 from mugraph.search.algorithm1.loaded_tiles import crosses_levels, cut_dims, device_shape, loaded_tiles
@@ -198,12 +199,13 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
 
 
 def _rate(graph: Graph, node: Node, device: Device) -> float:
-    """Operations per second of an operator; computed factors of fp16 are multiplied in TF32, exponentials aside."""
+    """Operations per second of an operator; computed factors of fp16 are multiplied in TF32, exponentials and what is chosen of
+    numbers of fp16 aside."""
     if not is_contraction(node.op):
         return device.vector_flops
     dtype = node.output.dtype
-    sources = {_source(graph, value).op for value in node.inputs}
-    if graph.grid and dtype is DType.FP16 and device.tf32_flops is not None and sources - {"input_iterator", "exp"}:
+    in_fp16 = all(_source(graph, value).op == "exp" or _is_in_fp16(graph, value) for value in node.inputs)
+    if graph.grid and dtype is DType.FP16 and device.tf32_flops is not None and not in_fp16:
         return device.tf32_flops
     types = [graph.tensor(value).dtype for value in node.inputs]
     return min(device.product_rate(types[left], types[right], dtype) for left, right in OPERATORS[node.op].products)
@@ -213,3 +215,25 @@ def _source(graph: Graph, value: Value) -> Node:
     """The node that computes a value, whichever way views look at it."""
     node = graph.nodes[value.node]
     return _source(graph, node.inputs[0]) if node.op in VIEWS else node
+
+
+def _is_in_fp16(graph: Graph, value: Value) -> bool:
+    """Whether lowering knows that fp16 has the numbers of a value of a block where it has those of the block's operands."""
+    node = _source(graph, value)
+    if node.is_constant:
+        return DType.FP16.has(_number(node))
+    if node.op == "mul":  # by name: by -1 it negates
+        others = [each for each in node.inputs if not _is_minus_one(graph.nodes[each.node])]
+        return len(others) < len(node.inputs) and all(_is_in_fp16(graph, each) for each in others)
+    picked = [node.inputs[place] for place in OPERATORS[node.op].picks] if node.op in OPERATORS else []
+    return node.is_iterator or (bool(picked) and all(_is_in_fp16(graph, each) for each in picked))
+
+
+def _is_minus_one(node: Node) -> bool:
+    return node.is_constant and _number(node) == -1
+
+
+def _number(constant: Node) -> float:
+    value = constant["value"]
+    assert isinstance(value, Scalar)
+    return float(value)

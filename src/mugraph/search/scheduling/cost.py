@@ -100,12 +100,13 @@ class SketchCost:
         return seconds
 
     def _product_rate(self, product: Step, dtype: DType) -> float:
-        """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1 (`lower/narrowing.py`). Of
-        sums of several products it is the lowest rate."""
-        factors = {self.sketch.steps[i].op for i in product.inputs}
-        if dtype is DType.FP16 and self.device.tf32_flops is not None and factors - {"load", "exp"}:
+        """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1, and what is chosen of
+        numbers of fp16 (`lower/narrowing.py`). Of sums of several products it is the lowest rate."""
+        steps = self.sketch.steps
+        in_fp16 = all(steps[i].op == "exp" or _is_in_fp16(steps, i) for i in product.inputs)
+        if dtype is DType.FP16 and self.device.tf32_flops is not None and not in_fp16:
             return self.device.tf32_flops
-        types = [self.dtypes[i] if self.sketch.steps[i].leaf is not None else dtype for i in product.inputs]
+        types = [self.dtypes[i] if steps[i].leaf is not None else dtype for i in product.inputs]
         half = len(types) // 2
         return min(self.device.product_rate(*pair, dtype) for pair in zip(types[:half], types[half:], strict=True))
 
@@ -125,6 +126,18 @@ class SketchCost:
     def live_sets(self) -> tuple[LiveSet, ...]:
         """What is live together at some operator and is not part of what is live at another."""
         return _live_sets(self.sketch, tuple(self.dtypes), self.outputs, self.device.operands_in_place)
+
+
+def _is_in_fp16(steps: Sequence[Step], index: int) -> bool:
+    """Whether lowering knows that fp16 has the numbers of a step where it has those that are loaded."""
+    step = steps[index]
+    if step.scalar is not None and step.is_constant:
+        return DType.FP16.has(float(step.scalar))
+    if step.op == "mul":  # by name: by -1 it negates
+        others = [i for i in step.inputs if steps[i].scalar != -1]
+        return len(others) < len(step.inputs) and all(_is_in_fp16(steps, i) for i in others)
+    picked = [step.inputs[place] for place in OPERATORS[step.op].picks] if step.op in OPERATORS else []
+    return step.leaf is not None or (bool(picked) and all(_is_in_fp16(steps, i) for i in picked))
 
 
 @dataclass(frozen=True, slots=True)
