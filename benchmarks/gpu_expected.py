@@ -201,8 +201,9 @@ machine with a GPU should run next in [gpu-queue.md](gpu-queue.md).
 - **bound**: microseconds of the program at the device's full rates; no schedule goes below.
 - **predicted**: microseconds of all kernels of the candidate, by [the cost model](cuda-target.md#what-costs-are-made-of).
 - **KB in flight**: on their way to one multiprocessor while its blocks compute, or its threads while they wait where a kernel has
-  no ring. Latency times bandwidth asks for 9 KB on an H100; kernels without a ring have less, and their predictions are made of
-  waiting for loads.
+  no ring. The latency of one load times bandwidth is 9 KB on an H100. Rings are made for [three
+  latencies](cuda-target.md#copies-and-rings), 28 KB, which is a choice and not measured; kernels without a ring mostly have less
+  than one, and their predictions are made of waiting for loads.
 - **issue slots**: the predicted share that threads need for copies and operators.
 - **chain**: instructions of matrix units that add to one sum one after the other.
 - **host**: microseconds of a call of a result with as many kernels under [the stub of the
@@ -228,8 +229,11 @@ Seconds of `superoptimize(..., target="{target}", cache="off")` without a budget
 by the clock, of the processor with compilers included, and by the clock until the first muGraph was proved; each program at batch
 16 in a process of its own, imports and example inputs left out, what PyTorch loads for its first trace (2 seconds of a
 processor) counted. Where other programs want the cores, the load says so, and so does the clock (`python
-benchmarks/gpu_found.py`).
+benchmarks/gpu_found.py`).{unprinted}
 """
+_UNPRINTED = """
+
+Of {programs} no block of printed text was run, for none was printed: what was found is the product of PyTorch's library."""
 
 
 def page(stored: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
@@ -241,7 +245,9 @@ def page(stored: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
         parts += [f"{line}\n" for line in _of_device([each for each in found if each["target"] == target], before, host)]
     parts.append(_COMBINING + "\n")
     parts += [f"{line}\n" for line in _combining(found)]
-    parts.append(_FINDING.format(target=finding["records"][0]["target"], cores=finding["cores"]) + "\n")
+    unprinted = dict.fromkeys(f"`{each['program']}`" for each in finding["records"] if each.get("blocks", 0) is None)
+    words = _UNPRINTED.format(programs=" and ".join(unprinted)) if unprinted else ""
+    parts.append(_FINDING.format(target=finding["records"][0]["target"], cores=finding["cores"], unprinted=words) + "\n")
     parts += [f"{line}\n" for line in _seconds(finding["records"])]
     return "".join(parts)
 
