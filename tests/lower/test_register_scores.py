@@ -113,6 +113,8 @@ def test_what_is_summed_is_computed_of_what_was_written_since() -> None:
         pytest.param(many_rows(keys=48), id="columns that end within a fragment"),
         pytest.param(many_rows(keys=256, width=128), id="more than registers hold"),
         pytest.param(many_rows(keys=512), id="more columns than registers hold"),
+        pytest.param(many_rows(keys=256), id="more columns than warps hold beside right factors"),
+        pytest.param(many_rows(keys=224, dtype=DType.FP16), id="the same beside a result that is not rescaled"),
         pytest.param(many_rows(dtype=DType.FP32), id="fp32"),
         pytest.param(normalised_scores(64, 128, 64, dtype=DType.BF16), id="no second product"),
     ],
@@ -160,6 +162,18 @@ def test_warp_groups_take_them_from_registers_too() -> None:
     assert uses_warp_groups(kernel)
     assert second_product(kernel).panels is not None
     check(kernel)
+
+
+@pytest.mark.parametrize(("keys", "width"), [(256, 32), (192, 64), (128, 128)])
+def test_warps_hold_what_leaves_room_for_right_factors(keys: int, width: int) -> None:
+    assert holds_rows(kernel_of(many_rows(keys=keys, width=width), 400_000))
+
+
+def test_groups_hold_more_for_they_load_no_right_factors() -> None:
+    (launch,) = lower(many_rows(keys=256)).values()
+    kernel = cooperative(launch.kernel, 400_000, engines=Engines(warp_group_rows=64, tensor_maps=True))
+    assert uses_warp_groups(kernel)
+    assert holds_rows(kernel)
 
 
 def test_registers_count_what_is_alive_at_once() -> None:

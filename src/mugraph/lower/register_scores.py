@@ -34,6 +34,10 @@ _MOST_REGISTERS = 160
 """Of a lane, for all that lies in fragments at once. Of 64 for the scores and 128 for a result and its rescaled sum NVRTC 13.0
 spills 700 bytes; of 32 and 128 none. Where the product adds to the sum, 64 and 64 spill 324 bytes as warps load right factors,
 and none where groups read these from shared memory."""
+_MOST_OF_WARPS = 224
+"""The same of warps that load right factors, which have scores three times: beside themselves, their weights in 16 bits and the
+factors that as many values of k take. Of 64 for the scores and 64 for a result and its rescaled sum, NVRTC 13.0 spills 40 to 124
+bytes on sm_80 and sm_100; of 56 and 64 up to 60; of 64 and 32, of 48 and 64 and of 32 and 128 none."""
 
 
 def with_register_scores(kernel: Kernel, grouped: bool = False) -> Kernel:
@@ -45,8 +49,14 @@ def with_register_scores(kernel: Kernel, grouped: bool = False) -> Kernel:
         if isinstance(product, Matmul) and not takes_left_from_registers(kernel, product) and (found := _scores(kernel, product)):
             held = found.in_registers()
             rescaled = with_rescaled_sums(held)
-            kernel = rescaled if held_registers(rescaled if grouped else held) <= _MOST_REGISTERS else kernel
+            kernel = rescaled if _has_room(rescaled if grouped else held, product.left, grouped) else kernel
     return kernel
+
+
+def _has_room(kernel: Kernel, scores: Tile, grouped: bool) -> bool:
+    """Whether no lane of a kernel holds more in fragments, its scores among it, than it has registers for."""
+    held, split = held_registers(kernel), tiles_of(kernel, scores)
+    return held <= _MOST_REGISTERS and (grouped or held + 2 * split.down * split.across * 4 <= _MOST_OF_WARPS)
 
 
 def can_take_left(kernel: Kernel, product: Matmul) -> bool:

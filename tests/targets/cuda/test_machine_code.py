@@ -84,7 +84,9 @@ def code_of(cubin: Cubin, tmp_path: Path) -> str:
 def test_nothing_lies_in_local_memory_and_copies_are_of_sixteen_bytes(name: str, architecture: str, tmp_path: Path) -> None:
     code = machine_code(name, tmp_path, architecture)
     assert LOCAL_MEMORY.search(code) is None
-    assert all(".128" in copy for copy in ASYNCHRONOUS.findall(code))
+    copies = ASYNCHRONOUS.findall(code)
+    assert all(".128" in copy for copy in copies)
+    assert copies or (architecture == "sm_90" and BOX_COPY in code)
     assert bool(MATRIX_UNITS.search(code)) == (name != "ntrans")
 
 

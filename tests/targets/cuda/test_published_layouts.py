@@ -93,16 +93,18 @@ extern "C" __global__ void product(const unsigned *left, const unsigned *right, 
 
 @emulated
 @pytest.mark.parametrize(
-    ("instruction", "depth", "dtype", "factors"),
-    [("mma_m16n8k16<fp16_t>", 16, np.float16, OF_16_BITS), ("mma_m16n8k8", 8, np.float32, OF_TF32)],
+    ("instruction", "depth", "element", "factors"),
+    [
+        ("mma_m16n8k16<fp16_t>", 16, "fp16_t", OF_16_BITS),
+        ("mma_m16n8k16<bf16_t>", 16, "bf16_t", OF_16_BITS),
+        ("mma_m16n8k8", 8, "fp32_t", OF_TF32),
+    ],
 )
-def test_fragments_of_a_warp(instruction: str, depth: int, dtype: type, factors: tuple[Published, Published]) -> None:
+def test_fragments_of_a_warp(instruction: str, depth: int, element: str, factors: tuple[Published, Published]) -> None:
     rng = np.random.default_rng(0)
     left, right = rng.integers(-9, 9, (16, depth)), rng.integers(-9, 9, (8, depth))  # small whole numbers: sums are exact
     start = rng.integers(-99, 99, (16, 8))
-    operands: list[npt.NDArray[np.generic]] = [
-        held(matrix, layout).astype(dtype) for matrix, layout in zip((left, right), factors, strict=True)
-    ]
+    operands = (stored(held(matrix, layout), element) for matrix, layout in zip((left, right), factors, strict=True))
     words = [operand.view(np.uint32).ravel() for operand in operands]
     out = np.empty((32, 4), np.float32)
     inputs = [*words, held(start, SUMS).astype(np.float32).ravel()]
@@ -116,27 +118,36 @@ def held(matrix: npt.NDArray[np.int64], layout: Published) -> npt.NDArray[np.int
     return matrix.ravel(order="F")[layout.elements()]
 
 
+def stored(numbers: npt.NDArray[np.int64], element: str) -> npt.NDArray[np.unsignedinteger]:
+    """The bits of small whole numbers in a type, which has all of them."""
+    if element == "fp16_t":
+        return numbers.astype(np.float16).view(np.uint16)
+    words = numbers.astype(np.float32).view(np.uint32)
+    return (words >> 16).astype(np.uint16) if element == "bf16_t" else words
+
+
 @emulated
-@pytest.mark.parametrize("matrix", SHARED_MATRICES[::2], ids=str)
-def test_fragments_of_a_warp_group(matrix: SharedMatrix) -> None:
+@pytest.mark.parametrize("element", ["fp16_t", "bf16_t"])
+@pytest.mark.parametrize("matrix", SHARED_MATRICES, ids=str)
+def test_fragments_of_a_warp_group(matrix: SharedMatrix, element: str) -> None:
     rng = np.random.default_rng(0)
     left, right = rng.integers(-9, 9, (GROUP_ROWS, GROUP_DEPTH)), rng.integers(-9, 9, (GROUP_DEPTH, matrix.columns))
-    element = "((step * 128 + thread) * 4 + part) * 2"
-    source = changed(matrix.kernel("fp16_t"), "left[row * 64 + k].bits", f"left[{element}].bits")
-    source = changed(source, "left[row * 64 + k + 1].bits", f"left[{element} + 1].bits")
+    place = "((step * 128 + thread) * 4 + part) * 2"
+    source = changed(matrix.kernel(element), "left[row * 64 + k].bits", f"left[{place}].bits")
+    source = changed(source, "left[row * 64 + k + 1].bits", f"left[{place} + 1].bits")
     start = source.index("out[(16 * warp")
     source = source[:start] + f"out[thread * {matrix.columns // 2} + 4 * j + h] = sum[j][h];\n}}\n"
     steps = [held(left[:, k : k + 16], OF_GROUPS) for k in range(0, GROUP_DEPTH, 16)]
-    operands = [np.stack(steps).astype(np.float16).view(np.uint16).ravel(), in_shared_memory(matrix, right.astype(np.float16))]
+    operands = [stored(np.stack(steps), element).ravel(), in_shared_memory(matrix, stored(right, element))]
     out = np.empty((128, matrix.columns // 2), np.float32)
     assert emulate(source, "group_product", matrix.shape, operands, [out]).findings == ()
     np.testing.assert_array_equal(out, held(left @ right, sums_of_groups(matrix.columns)))
 
 
-def in_shared_memory(matrix: SharedMatrix, numbers: npt.NDArray[np.float16]) -> npt.NDArray[np.uint16]:
-    """A right factor [k, n] as published atoms of 8 rows have it, in rows of `swizzle` bytes along n or along k; atoms stand
-    one behind another along the rows' number first."""
-    rows = numbers.view(np.uint16) if matrix.columns_first else numbers.view(np.uint16).T
+def in_shared_memory(matrix: SharedMatrix, numbers: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint16]:
+    """A right factor [k, n] of 16 bits as published atoms of 8 rows have it, in rows of `swizzle` bytes along n or along k; atoms
+    stand one behind another along the rows' number first."""
+    rows = numbers if matrix.columns_first else numbers.T
     count, wide = len(rows), matrix.swizzle // 2
     bits, lowest, above = SWIZZLES[matrix.swizzle]
     image = np.zeros(rows.size, np.uint16)
@@ -151,7 +162,7 @@ def in_shared_memory(matrix: SharedMatrix, numbers: npt.NDArray[np.float16]) -> 
 def test_matrices_of_warp_groups_lie_as_published_atoms_do(matrix: SharedMatrix) -> None:
     """What descriptors are tested with, on the emulator and on hardware."""
     numbers = np.arange(GROUP_DEPTH * matrix.columns, dtype=np.uint16).reshape(GROUP_DEPTH, matrix.columns)
-    np.testing.assert_array_equal(matrix.image(numbers), in_shared_memory(matrix, numbers.view(np.float16)))
+    np.testing.assert_array_equal(matrix.image(numbers), in_shared_memory(matrix, numbers))
 
 
 @pytest.mark.parametrize("row_bytes", SWIZZLES)
