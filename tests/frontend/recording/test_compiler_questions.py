@@ -13,8 +13,8 @@ import torch
 from torch.export import ExportedProgram
 
 from mugraph.frontend import trace
-from mugraph.frontend.recording import export
 from mugraph.frontend.recording.compiler_questions import asked_outside_torch, heard
+from mugraph.frontend.recording.decompositions import decompositions
 
 X = torch.randn(4, 8)
 
@@ -44,9 +44,9 @@ def operators() -> Iterator[Any]:
         library.impl("later", doubled_later, "CompositeImplicitAutograd")
         library.define("plain(Tensor x) -> Tensor")
         library.impl("plain", lambda x: x.exp(), "CompositeImplicitAutograd")
-        export._decompositions.cache_clear()
+        decompositions.cache_clear()
         yield torch.ops.mugraph_questions
-    export._decompositions.cache_clear()
+    decompositions.cache_clear()
 
 
 def questions(function: Callable[..., Any]) -> set[str]:

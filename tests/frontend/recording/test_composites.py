@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -11,13 +12,16 @@ from unittest import mock
 import pytest
 import torch
 from torch._export import utils
-from torch.export import ExportedProgram, exported_program
+from torch.export import exported_program
 from torch.nn import functional as F
 
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import record
 from mugraph.frontend.recording import export
+from mugraph.frontend.recording.calls import Calls
 from mugraph.frontend.recording.composites import fewer_overrides
+from mugraph.frontend.recording.decompositions import decompositions
+from mugraph.frontend.recording.export import Recording
 
 X, SQUARE, IMAGE, Q = torch.randn(4, 8), torch.randn(8, 8), torch.randn(2, 4, 6, 6), torch.randn(2, 4, 8, 16)
 RECURRENT, GATED = torch.nn.RNN(8, 8), torch.nn.LSTM(8, 8, proj_size=4)
@@ -46,7 +50,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
-def text(program: ExportedProgram) -> str:
+def text(program: Calls) -> str:
     """A graph with the types of its tensors, and what its inputs and outputs are."""
     tensors = [node.meta.get("val") for node in program.graph.nodes]
     kinds = [(value.dtype, value.shape, value.stride()) if isinstance(value, torch.Tensor) else type(value) for value in tensors]
@@ -60,7 +64,35 @@ def test_graphs_are_those_that_pytorch_makes(name: str, calls: bool, monkeypatch
     made = recording.in_calls if calls else recording.in_rows
     ours = text(made())
     monkeypatch.setattr(export, "fewer_overrides", nullcontext)
-    assert ours == text(made())
+    again = replace(recording, _taken_apart=[])
+    assert ours == text(again.in_calls() if calls else again.in_rows())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_rows_are_those_of_all_decompositions_and_nobody_changes_them(name: str) -> None:
+    """Also where nothing was decomposed but what calls are decomposed into."""
+    recording = record(*FUNCTIONS[name]).recording
+    everything = text(Calls.of(recording._decomposed(decompositions())))
+    for _ in range(2):
+        made = recording.in_rows()
+        assert text(made) == everything
+        for node in reversed([node for node in made.graph.nodes if node.op != "placeholder"]):
+            made.graph.erase_node(node)
+
+
+def test_what_is_taken_apart_for_calls_is_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[object]()
+
+    def counted(recording: Recording, table: object) -> Any:
+        taken.append(table)
+        return decomposed(recording, table)  # type: ignore[arg-type]  # as given
+
+    decomposed = Recording._decomposed
+    monkeypatch.setattr(Recording, "_decomposed", counted)
+    recording = record(lambda x, w: F.softmax(F.linear(x, w), -1).tanh(), (X, SQUARE)).recording
+    for made in (recording.in_rows, recording.in_calls, recording.in_calls):
+        made()
+    assert len(taken) == 1
 
 
 def overridden(run: Callable[[], object]) -> int:
@@ -85,7 +117,7 @@ def test_few_operators_are_overridden_and_nothing_stays_so(monkeypatch: pytest.M
         raise KeyboardInterrupt
     assert [getattr(module, name) for module, name in PRIVATE] == before
     monkeypatch.setattr(export, "fewer_overrides", nullcontext)
-    assert 0 < 3 * few < overridden(recording.in_rows)
+    assert 0 < 3 * few < overridden(replace(recording, _taken_apart=[]).in_rows)
 
 
 def test_the_table_is_looked_through_once_for_operators_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +171,14 @@ def test_what_is_inside_composite_operators_is_cast_under_autocast(
     """PyTorch loses the casts where it registers implementations; what it takes apart without them is refused."""
     narrow = in_autocast(function)
     recording = record(narrow, (X,)).recording
-    made = recording.in_calls if calls else recording.in_rows
-    (result,) = made().module()(X, *recording.captured)
+    program = recording.in_calls() if calls else recording.in_rows()
+    (result,) = torch.fx.GraphModule(program.graph_module, program.graph)(X, *recording.captured)
     assert result.dtype is torch.bfloat16
     torch.testing.assert_close(result, narrow(X))
     monkeypatch.setattr(export, "fewer_overrides", nullcontext)
+    again = replace(recording, _taken_apart=[])
     with pytest.raises(UnsupportedOperator, match="narrow: PyTorch loses casts of autocast"):
-        made()
+        again.in_calls() if calls else again.in_rows()
 
 
 def test_composite_operators_of_others_stay_calls() -> None:

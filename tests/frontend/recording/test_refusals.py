@@ -384,10 +384,10 @@ class Slow(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.recording, self.called, self.may_return = threading.Event(), threading.Event(), threading.Event()
-        self.recorder = threading.current_thread()
+        self.recorder = threading.get_ident()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if threading.current_thread() is not self.recorder:
+        if threading.get_ident() != self.recorder:
             self.called.set()
             self.may_return.wait(10)
         return x

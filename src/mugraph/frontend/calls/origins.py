@@ -89,6 +89,23 @@ def origins(fn: Callable[..., Any]) -> dict[int, list[Origin]]:
     return found
 
 
+def likely_captured(fn: Callable[..., Any]) -> list[torch.Tensor]:
+    """The tensors that `fn` may capture where it is traced with stand-ins for what modules register, if it is one: those that it
+    reaches in another way, too. None where some are not on the CPU, where stand-ins for them would take memory."""
+    registering = {id(module) for module in fn.modules()} if isinstance(fn, torch.nn.Module) else set[int]()
+    found: dict[int, torch.Tensor] = {}
+    for value, origin in _reached(fn):
+        if type(value) in (torch.Tensor, torch.nn.Parameter) and origin.whole is not None:
+            holder = origin.whole.read()
+            if id(holder) not in registering or not _registers(holder, value):
+                found[id(value)] = value
+    return list(found.values()) if all(tensor.device.type == "cpu" for tensor in found.values()) else []
+
+
+def _registers(module: torch.nn.Module, tensor: torch.Tensor) -> bool:
+    return any(tensor is each for each in (*module._parameters.values(), *module._buffers.values()))
+
+
 def modules_reached(fn: Callable[..., Any]) -> list[tuple[torch.nn.Module, Origin]]:
     """The modules that a function calls by a name of its own or through attributes of objects, with the way to each: what it is
     or is a method of, and what its closure and globals hold. What modules and containers hold is not looked into."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
 import re
 import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.autograd import forward_ad
-from torch.export import ExportedProgram, default_decompositions
+from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
@@ -26,11 +24,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.calls.objects import leaves_of
+from mugraph.frontend.calls.origins import likely_captured
 from mugraph.frontend.calls.pytree import Arguments
-from mugraph.frontend.operators.aten import ROWS
+from mugraph.frontend.recording.calls import Calls, calls_any
 from mugraph.frontend.recording.compiler_questions import heard
 from mugraph.frontend.recording.composites import fewer_overrides, has_operators_of_others
-from mugraph.frontend.recording.decompositions import DECOMPOSITIONS
+from mugraph.frontend.recording.decompositions import composite_decompositions, decompositions
 from mugraph.frontend.recording.kept_tensors import Held, Made
 from mugraph.frontend.recording.quiet import quietly
 from mugraph.frontend.rewriting.flex_attention import OPERATOR, attention, failed_to_reach_it, reaching_the_operator, written_out
@@ -52,16 +51,10 @@ _WRITERS = frozenset(
     }
 )
 """Methods that write to a tensor and have no name that says so."""
-_SPELLED = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default, torch.ops.aten.copy.default})
-"""Calls that are choices by a mask that depends on no tensor, or casts that are spread."""
-_KEPT = frozenset({"_safe_softmax", "eye"})
-"""Calls that are taken for others later (`mugraph.frontend.rewriting.safe_softmax`), and those that PyTorch takes apart into such
-as it cannot make: `eye` of more than 255 rows into a range of unsigned 16-bit integers."""
 _CHECKED = "aten::linalg_"
 """Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
 _READ = frozenset({"", "_operator", "builtins", "math", "torch"})
 """Modules whose functions are called in the graphs that Dynamo makes of what it reads."""
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _NOT_RECORDED = {
     ".numpy() is not supported for tensor subclasses": "tensors have no numbers for NumPy while they are traced",
     "does not require grad and does not have a grad_fn": "no gradients are recorded while a function is traced",
@@ -89,6 +82,7 @@ class Recorder(torch.nn.Module):
         kept: list[str] = []
         made = Made(tensors[:own], [*self.parameters(), *self.buffers(), *tensors[own:]])
         self.held.looked_at_again()
+        versions = [None if tensor.is_inference() else tensor._version for tensor in tensors[own:]]
         try:
             with self.watch.instead(tensors[own:], made), heard():
                 returned = self.arguments.call(self.fn, tensors[:own])
@@ -98,6 +92,9 @@ class Recorder(torch.nn.Module):
             remedy = "return it instead; where it only fills a cache, call the function once before"
             raise InvalidInput(f"{self.watch.name} keeps a tensor in {kept[0]}, which no result would do: {remedy}")
         self.watch.returned = returned
+        self.watch.writes_captured = any(
+            version is not None and tensor._version != version for tensor, version in zip(tensors[own:], versions, strict=True)
+        )
         return [leaf for leaf in leaves_of(returned) if is_computed(leaf)]
 
 
@@ -120,6 +117,8 @@ class Watch(TorchFunctionMode):
         self.captured = list(captured)
         self.reached: list[torch.Tensor] = []
         self.returned: Any = None
+        self.writes_captured = False
+        """Whether the function writes to what it captures and has stand-ins for."""
         self._asks_for_strides = False
         self._shared_by_strides: list[tuple[torch.Tensor, int]] = []
         """Arguments and results of calls that copy by strides, each with its version behind the call."""
@@ -199,17 +198,29 @@ class Recording:
     exported: ExportedProgram
     recorder: Recorder
     captured: tuple[torch.Tensor, ...]
-    """The tensors that are inputs of the program after the arguments' because the function captures them."""
+    """The tensors that are inputs of the program after the arguments' because the function captures them, or might."""
+    _taken_apart: list[ExportedProgram] = field(default_factory=list, repr=False, compare=False)
+    """What is decomposed for `in_calls`, once it was asked for."""
 
-    def in_rows(self) -> ExportedProgram:
-        """The recorded calls, with everything that has no row decomposed as far as PyTorch can."""
-        return self._decomposed(_decompositions())
+    def in_rows(self) -> Calls:
+        """The recorded calls, with everything that has no row decomposed as far as PyTorch can.
 
-    def in_calls(self) -> ExportedProgram:
+        Where PyTorch has kernels for nothing of that, it is what `in_calls` gives.
+        """
+        table = decompositions()
+        if calls_any(self.exported, table.keys() - composite_decompositions().keys()):
+            return Calls.of(self._decomposed(table))
+        program = self._in_calls()
+        return Calls.of(self._decomposed(table) if calls_any(program, table.keys()) else program)
+
+    def in_calls(self) -> Calls:
         """The recorded calls, with only that decomposed which PyTorch has no kernel for, and which has no row."""
-        table = _decompositions()
-        composite = {op: table[op] for op in table if op.has_kernel_for_dispatch_key(_COMPOSITE) or op in _SPELLED}
-        return self._decomposed(composite)
+        return Calls.of(self._in_calls())
+
+    def _in_calls(self) -> ExportedProgram:
+        if not self._taken_apart:
+            self._taken_apart.append(self._decomposed(composite_decompositions()))
+        return self._taken_apart[0]
 
     def _decomposed(self, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
         """The recorded calls but for those in `table`. Raises InvalidInput for what PyTorch records and cannot decompose, and
@@ -246,8 +257,10 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
                 recorder = Recorder(fn, arguments, Watch(name, captured), held)
                 return Recording(_exported(recorder, [*examples, *captured]), recorder, tuple(captured))
 
-            if (again := _recorded_as_before(fn, recorded)) is not None:
-                return again
+            for likely in (_captured_before(fn), likely_captured(fn)):
+                if likely and (found := _recorded_with(likely, recorded)) is not None:
+                    _remember(fn, found.recorder.watch.reached)
+                    return found
             found = recorded(())
             if captured := found.recorder.watch.reached:
                 found = recorded(captured)
@@ -267,22 +280,24 @@ def _remember(fn: Callable[..., Any], captured: Sequence[torch.Tensor]) -> None:
         _CAPTURED_BEFORE[fn] = [weakref.ref(tensor) for tensor in captured]
 
 
-def _recorded_as_before(fn: Callable[..., Any], recorded: Callable[[list[torch.Tensor]], Recording]) -> Recording | None:
-    """The function as it is recorded with inputs for what it captured before; None where that is not what it captures now, in the
-    same order, or where it cannot be recorded so: then it is found out anew."""
+def _captured_before(fn: Callable[..., Any]) -> list[torch.Tensor]:
+    """What a function captured when it was recorded last, as far as it is still there."""
     try:
         references = _CAPTURED_BEFORE.get(fn, [])
     except TypeError:  # no weak references
-        return None
-    captured = [tensor for reference in references if (tensor := reference()) is not None]
-    if not captured:
-        return None
+        return []
+    return [tensor for reference in references if (tensor := reference()) is not None]
+
+
+def _recorded_with(captured: Sequence[torch.Tensor], recorded: Callable[[Sequence[torch.Tensor]], Recording]) -> Recording | None:
+    """The function as it is recorded with inputs for some tensors; None where it captures others, too, writes to one of them or
+    cannot be recorded so: then it is found out anew."""
     try:
         found = recorded(captured)
     except (Exception, SystemExit):  # whatever the function raises, it raises again
         return None
-    reached = found.recorder.watch.reached
-    return found if len(reached) == len(captured) and all(map(operator.is_, reached, captured)) else None
+    watch, given = found.recorder.watch, set(map(id, captured))
+    return None if watch.writes_captured or any(id(tensor) not in given for tensor in watch.reached) else found
 
 
 def recorded_at_all_sizes(
@@ -396,15 +411,6 @@ def _exported(recorder: Recorder, examples: Sequence[torch.Tensor]) -> ExportedP
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of its own that lies in memory alike, and shares neither that nor its values: export takes equal ones for one."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
-
-@functools.cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions of everything that has no row, but for what is kept; and ours."""
-    table: Mapping[Any, Callable[..., Any]] = default_decompositions()
-    kept = ROWS.keys() | _KEPT
-    own = {op: table[op] for op in table if op.overloadpacket.__name__ not in kept}
-    return {**own, **DECOMPOSITIONS}
 
 
 def _refuse(name: str, error: Exception | SystemExit) -> NoReturn:

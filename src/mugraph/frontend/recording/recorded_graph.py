@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from mugraph.errors import InvalidInput, ShapeMismatch
@@ -25,6 +24,7 @@ from mugraph.frontend.calls.saved_constants import ConstantsBeside, SavedConstan
 from mugraph.frontend.operators.conversion import CHECKS
 from mugraph.frontend.operators.torch_casts import name_of
 from mugraph.frontend.partitioning.library import mark_constant
+from mugraph.frontend.recording.calls import Calls
 from mugraph.frontend.recording.export import is_computed
 from mugraph.frontend.recording.torch_trace import (
     RecordedCall,
@@ -162,7 +162,7 @@ def recorded_graph(call: RecordedCall, fixed: Collection[str] = ()) -> RecordedG
     return RecordedGraph(module, calling, writes, layouts)
 
 
-def _outputs(program: ExportedProgram) -> tuple[list[fx.Node], dict[str, fx.Node]]:
+def _outputs(program: Calls) -> tuple[list[fx.Node], dict[str, fx.Node]]:
     """What a call returns, and by placeholder the new value of what it changes."""
     returned: list[fx.Node] = []
     changed: dict[str, fx.Node] = {}
@@ -177,7 +177,7 @@ def _outputs(program: ExportedProgram) -> tuple[list[fx.Node], dict[str, fx.Node
     return returned, changed
 
 
-def _ordered(program: ExportedProgram, order: Sequence[str], outputs: Sequence[fx.Node]) -> fx.GraphModule:
+def _ordered(program: Calls, order: Sequence[str], outputs: Sequence[fx.Node]) -> fx.GraphModule:
     """The graph with its placeholders in an order, without calls that only check or that nobody reads."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}

@@ -16,7 +16,6 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from mugraph.errors import InvalidInput, NotAProgram, UnsupportedOperator
@@ -29,6 +28,7 @@ from mugraph.frontend.operators.aten import ROWS
 from mugraph.frontend.operators.choices import is_negative_zero
 from mugraph.frontend.operators.conversion import Signature, convert, only_chosen_or_compared
 from mugraph.frontend.operators.torch_casts import DTYPES, INTEGERS
+from mugraph.frontend.recording.calls import Calls
 from mugraph.frontend.recording.export import Recording, record
 from mugraph.frontend.recording.returned import results_of
 from mugraph.frontend.rewriting.constants import KNOWN_MASKS, Constants, with_constants
@@ -112,7 +112,7 @@ def _check_numbers(what: str, tensor: torch.Tensor) -> None:
         raise InvalidInput(f"{what} has shape {list(tensor.shape)} without elements; every dimension must be at least 1")
 
 
-def _refuse_mutation(call: RecordedCall, program: ExportedProgram) -> None:
+def _refuse_mutation(call: RecordedCall, program: Calls) -> None:
     arguments = argument_names(call.recording, program)
     for spec in program.graph_signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
@@ -128,20 +128,20 @@ def values_of_placeholders(graph: torch.fx.Graph) -> dict[str, torch.Tensor]:
     return {node.name: node.meta["val"] for node in graph.nodes if node.op == "placeholder"}
 
 
-def argument_names(recording: Recording, program: ExportedProgram) -> dict[str, str]:
+def argument_names(recording: Recording, program: Calls) -> dict[str, str]:
     """The name of the argument that each placeholder of an argument is."""
     leaves = recording.recorder.arguments.tensors
     return dict(zip(_user_inputs(program)[: len(leaves)], (leaf.name for leaf in leaves), strict=True))
 
 
-def _user_inputs(program: ExportedProgram) -> list[str]:
+def _user_inputs(program: Calls) -> list[str]:
     """The placeholders of the arguments' tensors, then of the captured ones that no module owns."""
     specs = program.graph_signature.input_specs
     return [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
 
 
 def captured_sources(
-    call: RecordedCall, program: ExportedProgram, read: Collection[str], taken: Collection[str]
+    call: RecordedCall, program: Calls, read: Collection[str], taken: Collection[str]
 ) -> dict[str, tuple[CapturedSource, torch.Tensor]]:
     """By placeholder, of those in `read`, where the tensors come from that are no arguments; their names are none of `taken`.
 
@@ -163,7 +163,7 @@ def constant_sources(values: Constants, taken: Collection[str]) -> dict[str, Cap
     return {name: CapturedSource.of(unused_name(name, set(taken)), tensor, (), computed=True) for name, tensor in values.items()}
 
 
-def _signature(call: RecordedCall, program: ExportedProgram) -> tuple[Signature, tuple[CapturedSource, ...]]:
+def _signature(call: RecordedCall, program: Calls) -> tuple[Signature, tuple[CapturedSource, ...]]:
     """What the placeholders are, and where the captured tensors come from, in the order of the program's inputs.
 
     What the function computes of no tensor becomes numbers, and further inputs that it brings along.
@@ -203,17 +203,20 @@ def _is_exact(number: Any) -> TypeGuard[int | float]:
     return isinstance(number, int | float) and math.isfinite(number) and not is_negative_zero(number)
 
 
-def _captured(recording: Recording, program: ExportedProgram) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Placeholder, name in a module ("" where it has none) and value of the tensors that are no arguments."""
+def _captured(recording: Recording, program: Calls) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Placeholder, name in a module ("" where it has none) and value of the tensors that are no arguments; those without a name
+    come in the order in which the function comes to them."""
     others = _user_inputs(program)[len(recording.recorder.arguments.tensors) :]
     for spec in program.graph_signature.input_specs:
         if spec.kind is not InputKind.USER_INPUT:
             yield spec.arg.name, _owned_name(str(spec.target)), _owned(recording, program, spec)
-    for placeholder, tensor in zip(others, recording.captured, strict=True):
+    reached = {id(tensor): number for number, tensor in enumerate(recording.recorder.watch.reached)}
+    captured = [*zip(others, recording.captured, strict=True)]
+    for placeholder, tensor in sorted(captured, key=lambda each: reached.get(id(each[1]), len(reached))):
         yield placeholder, "", tensor
 
 
-def _owned(recording: Recording, program: ExportedProgram, spec: InputSpec) -> torch.Tensor:
+def _owned(recording: Recording, program: Calls, spec: InputSpec) -> torch.Tensor:
     """A tensor of the function as a module, or one that it writes down."""
     target = str(spec.target)
     if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
