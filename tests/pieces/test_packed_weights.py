@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 import mugraph
 from mugraph.api import _recorded
+from mugraph.cli.output import _found_what
 from mugraph.frontend.operators.torch_casts import name_of
 from mugraph.frontend.partitioning.library import LibraryKernel, convolutions, linear_layers, mark_constant
 from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
@@ -25,6 +26,7 @@ from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import Library, Ways
 from mugraph.pieces.packed_weights import PackedConvolution, packed
 from mugraph.pieces.partitioned import Partitioned
+from mugraph.results.coverage import PACKED
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import silent
 from mugraph.support.store import Store
@@ -426,6 +428,20 @@ def fastest(layout: Layout) -> Callable[..., Partitioned]:
     return chosen
 
 
+def test_a_result_without_any_mugraph_says_what_runs() -> None:
+    """It had found kernels for 0 programs."""
+    module, image = nn.Conv2d(3, 8, 3).eval(), torch.randn(1, 3, 8, 8)
+    with torch.no_grad():
+        opt = mugraph.superoptimize(module, (image,), profile=False, cache="off")
+        same(opt(image), module(image), rtol=1e-4)
+    assert opt.found
+    assert "no muGraph and 1 library kernel with packed weights" in repr(opt)
+    words = f"found no muGraph: {PACKED} and PyTorch's calls run the function"
+    assert words in repr(opt.report)
+    assert _found_what(opt) == words
+    assert "No muGraph, 1 kernel of the library with packed weights and 0 calls of PyTorch for cpu." in opt.to_html()
+
+
 @pytest.mark.usefixtures("everything_packed")
 @pytest.mark.parametrize("layout", Layout)
 def test_a_network_runs_in_either_layout(layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -438,7 +454,7 @@ def test_a_network_runs_in_either_layout(layout: Layout, monkeypatch: pytest.Mon
     assert opt.found
     assert opt.cut.plan.layout is layout
     assert len(opt.cut.partition.library) == 3
-    assert "and 3 library kernels" in repr(opt)
+    assert "and 3 library kernels with packed weights" in repr(opt)
     coverage = opt.report.coverage
     assert coverage is not None
     assert coverage.library.flops > 0.9 * (coverage.library + coverage.torch).flops
@@ -452,7 +468,7 @@ def test_a_network_runs_in_either_layout(layout: Layout, monkeypatch: pytest.Mon
         module.second.weight.mul_(1.5)
         module.norms[2].get_buffer("running_mean").add_(1)
     same(called(opt, (image,)), called(module, (image,)), rtol=1e-4)
-    assert "3 kernels of the library" in opt.to_html()
+    assert "3 kernels of the library with packed weights" in opt.to_html()
 
     opt.save(tmp_path / "saved")
     back = mugraph.load(tmp_path / "saved")

@@ -11,6 +11,7 @@ from mugraph.cli.output import print_coverage
 from mugraph.devices import device_for
 from mugraph.ir.program import Program
 from mugraph.results.coverage import Amount, Coverage, LeftCalls, coverage_lines, coverage_rows, divided, of_program, ranked
+from mugraph.results.data import Report
 from mugraph.search import search
 
 
@@ -51,6 +52,36 @@ def test_coverage_in_words() -> None:
     assert [row.what for row in rows] == ["muGraphs", "library kernels in them", "PyTorch: 2 × cumsum"]
     assert [row.bytes for row in rows] == ["60%", "20%", "20%"]
     assert [row.seconds for row in rows] == ["75%", "above", "25%"]
+
+
+@pytest.mark.parametrize(
+    ("library", "runs", "line"),
+    [
+        (
+            Amount(200, 900),
+            "the library's kernels with packed weights and PyTorch's calls",
+            "the library's kernels with packed weights run 50% of the bytes, 95% of the operations; no muGraph runs",
+        ),
+        (
+            Amount(),
+            "PyTorch's calls, some of which are made in another way",
+            "kernels run 0% of the bytes, 0% of the operations (0 programs)",
+        ),
+    ],
+    ids=["packed weights", "other calls"],
+)
+def test_what_is_found_without_any_mugraph_says_so(library: Amount, runs: str, line: str) -> None:
+    """Kernels had been "found" for 0 programs."""
+    left = LeftCalls("cumsum", "no such operator", 2, Amount(200, 50))
+    coverage = Coverage(Amount(), library, (left,), 0)
+    assert coverage.without_mugraphs == runs
+    assert next(coverage_lines(coverage)) == line
+    assert [row.what for row in coverage_rows(coverage)][:-1] == ["library kernels, packed weights"][: library.bytes]
+    report = Report(True, {"exhausted": True, "exhausted_what": ""}, 0, (), 0.0, 0.0, 0.0, 2.0, None, 0, coverage=coverage)
+    assert f"found no muGraph: {runs} run the function" in repr(report)
+    assert "Report: found;" in repr(replace(report, coverage=replace(coverage, pieces=2)))
+    assert "Report: nothing better found;" in repr(replace(report, found=False))
+    assert COVERAGE.without_mugraphs == ""
 
 
 def test_the_shares_are_a_line_above_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,10 @@ def _found(opt: Superoptimized, comparison: BaselineComparison | None) -> str:
 
 def _found_what(opt: Superoptimized) -> str:
     if not opt.is_one_program:
-        programs = 0 if opt.report.coverage is None else opt.report.coverage.pieces
+        coverage = opt.report.coverage
+        if coverage is not None and (runs := coverage.without_mugraphs):
+            return f"found no muGraph: {runs} run the function"
+        programs = 0 if coverage is None else coverage.pieces
         return f"found kernels for {programs} program{'s' * (programs != 1)} in the function; PyTorch runs the rest"
     kernels, operators = sum(node.body is not None for node in opt.graph.nodes), len(opt.program.kernels())
     calls = len(opt.graph.kernels()) - kernels

@@ -229,8 +229,9 @@ class PartitionedResult(Superoptimized):
         coverage, many, left = self.report.coverage, len(self.pieces), len(self.cut.partition.left)
         share = "" if coverage is None else f", {coverage.byte_share:.0%} of the bytes"
         called = len(self.cut.partition.library)
-        library = f" and {called} library kernel{'s' * (called != 1)}" if called else ""
-        what = f"{many} program{'s' * (many != 1)}{library}{share}; {left} calls by PyTorch"
+        library = f" and {called} library kernel{'s' * (called != 1)} with packed weights" if called else ""
+        programs = f"{many} program{'s' * (many != 1)}" if many else "no muGraph"
+        what = f"{programs}{library}{share}; {left} calls by PyTorch"
         return f"<{type(self).__name__} for {self.target}: {what}, {'found' if self.found else 'original'}>"
 
 

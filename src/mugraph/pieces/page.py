@@ -63,10 +63,10 @@ def page(opt: PartitionedResult) -> str:
 
 def _headline(opt: PartitionedResult) -> str:
     whole = opt.cut.partition
-    kernels = [_counted(len(opt.pieces), "program") + " as kernels"] if opt.pieces or not whole.library else []
-    kernels += [_counted(len(whole.library), "kernel") + " of the library"] if whole.library else []
+    kernels = [_counted(len(opt.pieces), "program") + " as kernels" if opt.pieces else "No muGraph"]
+    kernels += [_counted(len(whole.library), "kernel") + " of the library with packed weights"] if whole.library else []
     left = _counted(len(whole.left), "call") + " of PyTorch"
-    if not opt.pieces and not whole.library:
+    if not opt.pieces and not whole.library and not opt.found:
         return f"No program runs as kernels: calls of the result run the function, {left}."
     parts = ", ".join(kernels) + f" and {left}"
     if opt.found:

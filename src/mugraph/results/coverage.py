@@ -20,6 +20,8 @@ _FORM = {
     "left": [{**_AMOUNT, "operator": str, "reason": str, "calls": int, "lines": [str]}],
     "pieces": int,
 }
+PACKED = "the library's kernels with packed weights"
+"""What runs convolutions and linear layers that are in no muGraph, in words."""
 _STILL = frozenset({Structure.VIEW, Structure.LEAF, Structure.BOUNDARY})
 """Structures of operators that compute nothing."""
 
@@ -98,6 +100,13 @@ class Coverage:
         whole = ours + theirs
         return ours / whole if whole else 0.0
 
+    @property
+    def without_mugraphs(self) -> str:
+        """What runs a function that is found to be faster without any muGraph, in words; "" where muGraphs run some of it."""
+        if self.pieces:
+            return ""
+        return f"{PACKED} and PyTorch's calls" if self.library.bytes else "PyTorch's calls, some of which are made in another way"
+
     def to_json(self) -> dict[str, Any]:
         """The coverage as JSON values."""
         return {
@@ -151,7 +160,10 @@ def coverage_lines(coverage: Coverage, most: int = 10) -> Iterator[str]:
     if coverage.time_share is not None:
         shares.append(f"{coverage.time_share:.0%} of the time")
     programs = f"{coverage.pieces} program{'s' * (coverage.pieces != 1)}"
-    yield f"kernels run {', '.join(shares)} ({programs})"
+    if not coverage.pieces and coverage.library.bytes:
+        yield f"{PACKED} run {', '.join(shares)}; no muGraph runs"
+    else:
+        yield f"kernels run {', '.join(shares)} ({programs})"
     for calls in coverage.left[:most]:
         yield left_text(calls, coverage)
     if len(coverage.left) > most:
@@ -202,7 +214,8 @@ def coverage_rows(coverage: Coverage) -> list[CoverageRow]:
         seconds = _share(amount.seconds, whole.seconds) if whole.seconds and amount.seconds is not None else ""
         return CoverageRow(what, _share(amount.bytes, whole.bytes), _share(amount.flops, whole.flops), seconds, why, where)
 
-    mugraphs, library = row("muGraphs", coverage.mugraphs), row("library kernels in them", coverage.library)
+    called = "library kernels in them" if coverage.pieces else "library kernels, packed weights"
+    mugraphs, library = row("muGraphs", coverage.mugraphs), row(called, coverage.library)
     if coverage.library.bytes and coverage.mugraphs.seconds is not None:  # they are timed together
         library = replace(library, seconds="above")
     rows = [mugraphs, library]

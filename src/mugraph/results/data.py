@@ -210,6 +210,8 @@ class Report:
     def __repr__(self) -> str:
         """One line: whether something was found, from how many muGraphs, in how much time."""
         outcome = "found" if self.found else "nothing better found"
+        if self.found and self.coverage is not None and (runs := self.coverage.without_mugraphs):
+            outcome = f"found no muGraph: {runs} run the function"
         dropped = f"{self.proposed} muGraphs proposed, {len(self.rejected)} dropped"
         return f"<Report: {outcome}; {dropped}; {seconds_text(self.total_seconds)} in all>"
 
