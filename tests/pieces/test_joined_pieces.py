@@ -306,7 +306,7 @@ def test_linear_layers_are_priced_as_measured(
 
 
 def test_those_whose_time_ran_out_come_before_what_may_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 1.0)
+    monkeypatch.setattr("mugraph.pieces.shares.slowdown", lambda: 1.0)
 
     class OutOfTime(PieceOutcome):
         @property

@@ -20,12 +20,13 @@ from mugraph.frontend.partitioning.partition import Piece, partition
 from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
-from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, Share
+from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.plan import Plan, _with_layers_of_lost, plans
-from mugraph.pieces.predicted_cost import share_saved
+from mugraph.pieces.predicted_cost import Saving, share_saved
 from mugraph.pieces.products_apart import ProductsApart, large_layers
+from mugraph.pieces.shares import Share, size_of
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import Duel
 from mugraph.selection.structure_key import form_of
@@ -54,10 +55,16 @@ def after_a_chain(q: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares of a budget are those of a machine with nothing else to do."""
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 1.0)
+    monkeypatch.setattr("mugraph.pieces.shares.slowdown", lambda: 1.0)
     monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: 1.0)
     for module in ("devices.host", "pieces.library_ways", "pieces.products_apart"):
         monkeypatch.setattr(f"mugraph.{module}.slowdown_of_calls", lambda: 1.0)
+
+
+@pytest.fixture
+def saved_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every operator of a piece is predicted to save as much."""
+    monkeypatch.setattr(Optimizer, "_saving", lambda self, piece: Saving(1e-6 * size_of(piece), 0.5))
 
 
 def recorded(function: Callable[..., object] = decode) -> fx.GraphModule:
@@ -142,6 +149,7 @@ def test_a_part_that_only_lacked_time_gets_more_before_it_is_taken_apart() -> No
     assert any(attention <= names(piece) for piece in plan.partition.pieces)
 
 
+@pytest.mark.usefixtures("saved_alike")
 def test_what_small_pieces_leave_is_for_larger_ones() -> None:
     optimizer = Choosy({"rsqrt", "cat"})
     planned(optimizer, 100.0)
@@ -156,29 +164,28 @@ def apart(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     return (x * x).sum(-1), torch.tanh(y * y + 1).sum(-1) * 2
 
 
-@pytest.mark.parametrize(("slowdown", "first"), [(1.0, "mul sum"), (20.0, "add mul sum tanh")])
-def test_what_moves_the_most_bytes_comes_first_on_a_machine_too_busy_for_all(
-    monkeypatch: pytest.MonkeyPatch, slowdown: float, first: str
-) -> None:
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: slowdown)
+@pytest.mark.usefixtures("saved_alike")
+@pytest.mark.parametrize("slowdown", [1.0, 20.0])
+def test_something_small_comes_first_also_on_a_machine_too_busy_for_all(monkeypatch: pytest.MonkeyPatch, slowdown: float) -> None:
+    monkeypatch.setattr("mugraph.pieces.shares.slowdown", lambda: slowdown)
     optimizer = Choosy({"sum"})
     pieces = partition(recorded_graph(record(apart, (torch.randn(4, 8), torch.randn(256, 64)))).module.graph).pieces
     optimizer.outcomes(pieces, {}, Deadline(60.0))
     assert len(optimizer.asked) == len(pieces) == 2
-    assert " ".join(sorted(optimizer.asked[0])) == first
+    assert " ".join(sorted(optimizer.asked[0])) == "mul sum"
     assert optimizer.given[0] == pytest.approx(60.0 if slowdown > 1 else 60.0 * 2 / 7, abs=1.0)
 
 
-def test_something_small_comes_before_what_moves_the_most_bytes_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For two pieces, but not for three: the small one is proved soon, and the others come by their bytes."""
+def test_what_moves_the_most_bytes_comes_behind_something_small_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small one is proved soon; the others come by their bytes, and by their operators only where there is time for all."""
 
     def three(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x * x).sum(-1), torch.tanh(y * y + 1).sum(-1) * 2, torch.exp(z - 1).sum(-1) * 2
 
-    inputs = torch.randn(4, 8), torch.randn(64, 64), torch.randn(256, 64)
+    inputs = torch.randn(4, 8), torch.randn(256, 64), torch.randn(64, 64)
     pieces = partition(recorded_graph(record(three, inputs)).module.graph).pieces
-    for slowdown, order in ((1.0, "mul exp tanh"), (5.0, "mul exp tanh"), (7.0, "exp tanh mul")):
-        monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda slowdown=slowdown: slowdown)
+    for slowdown, order in ((1.0, "mul exp tanh"), (5.0, "mul tanh exp"), (35.0, "mul tanh exp")):
+        monkeypatch.setattr("mugraph.pieces.shares.slowdown", lambda slowdown=slowdown: slowdown)
         optimizer = Choosy({"sum"})
         optimizer.outcomes(pieces, {}, Deadline(60.0))
         named = [next(name for name in ("exp", "tanh", "mul") if name in asked) for asked in optimizer.asked]
@@ -193,7 +200,7 @@ def shifted(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Te
 @pytest.mark.parametrize("slowdown", [1.0, 20.0])
 def test_of_which_little_is_predicted_to_be_saved_comes_last(monkeypatch: pytest.MonkeyPatch, slowdown: float) -> None:
     """However few operators it has, and however many bytes it moves."""
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: slowdown)
+    monkeypatch.setattr("mugraph.pieces.shares.slowdown", lambda: slowdown)
     optimizer = Choosy({"sum"})
     inputs = (torch.ones(256, 8192), torch.ones(8192, 256), torch.ones(256, 64))
     optimizer.outcomes(partition(recorded_graph(record(shifted, inputs)).module.graph).pieces, {}, Deadline(60.0))
@@ -222,8 +229,9 @@ def test_what_was_dropped_beside_other_calls_of_pytorch_is_no_answer(
     assert optimizer._settings(piece, None, False)["rival"] != before
 
 
+@pytest.mark.usefixtures("saved_alike")
 def test_a_piece_ends_after_its_part_once_something_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer.slowdown", lambda: 4.0)
+    monkeypatch.setattr("mugraph.pieces.shares.slowdown", lambda: 4.0)
     share = Share.of(Deadline(60.0), 0.25)
     assert share.budget == pytest.approx(20.0, abs=0.1)
     assert share.enough == pytest.approx(15.0, abs=0.1)
@@ -308,7 +316,7 @@ def planned_twice(
     """`SQUARES`, whose program was searched before, and its plan with time left."""
     monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", search)
     monkeypatch.setattr(Optimizer, "duel", duel)
-    monkeypatch.setattr("mugraph.pieces.piece_optimizer._LEAST_SECONDS", 1.0)
+    monkeypatch.setattr("mugraph.pieces.shares._LEAST_SECONDS", 1.0)
     optimizer = Optimizer(PieceOptions(cache="off", seed=3, pack=False))
     module = recorded_graph(record(*SQUARES)).module
     (piece,) = partition(module.graph).pieces

@@ -106,7 +106,7 @@ def superoptimized_in_pieces(
         optimizer.refuse(whole)
         why = f"of which {'few kernels were' if whole.found else 'nothing clearly faster was'} found so far as a whole"
     else:
-        why = f"which is none as a whole: {str(whole).split(';')[0]}"
+        why = f"which is not searched as a whole: {str(whole).split(';')[0]}"
     compares = settings.profile and here
     known = {form_of(each.program): each.graph for each in like}
     call_seconds = _seconds_of_a_call(recorded, settings.target)

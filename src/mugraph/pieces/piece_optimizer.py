@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 import weakref
 from collections import Counter
@@ -17,7 +18,7 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices import device_for
-from mugraph.devices.host import seconds_when_busy, slowdown
+from mugraph.devices.host import seconds_when_busy
 from mugraph.devices.targets import target_row
 from mugraph.errors import LeftToPyTorch, MugraphError, TargetUnavailable
 from mugraph.frontend.partitioning.library import LibraryKernel
@@ -30,7 +31,8 @@ from mugraph.pieces.library_ways import Library, layers_of, weights_of, with_pac
 from mugraph.pieces.piece_duels import against, by_kernels, description_of, examples_of, recorded_tensor
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome
-from mugraph.pieces.predicted_cost import not_predicted_to_pay, seconds_of_calls, share_saved
+from mugraph.pieces.predicted_cost import Saving, not_predicted_to_pay, saving, seconds_of_calls
+from mugraph.pieces.shares import Share, fraction_of, is_scarce, size_of
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import Duel, in_turns, raised_as_they_were, still_counts, while_serving
@@ -51,17 +53,8 @@ from mugraph.verifier.certificate import digest
 
 _log = logging.getLogger("mugraph.torch_compile")
 KIND = "duel"
-_WORTH_RETRYING = 1.2
-"""Pieces whose time ran out are tried again with at least so many times as much."""
-
 _WORTH_SEARCHING = 0.25
 """Pieces that kernels run are searched on where such a part of their time may be saved at best."""
-
-_LEAST_SECONDS = 5.0
-"""Of processor time, what most pieces need to have kernels found, compiled, compared and proved."""
-
-_BEFORE_OTHERS = 2
-"""With time for so many pieces at least, a small one comes before those that move the most bytes."""
 
 _RIVAL = "PyTorch's calls"
 """What kernels of a piece are to beat where both are timed."""
@@ -69,9 +62,9 @@ _RIVAL = "PyTorch's calls"
 _DUEL_CALLS = 4
 """Calls of kernels that a duel takes at least, PyTorch's being about as long: each side is warm before it is timed."""
 
-_COMPARED_SECONDS, _COMPARED_CALLS, _COMPARED_SHARE = 1.0, 16, 0.25
-"""Seconds of a quiet machine that are kept for a duel of a piece, for how many of PyTorch's calls there is time at least (three
-of each side that warm it up, five rounds), and the largest part of what is left of the time for its graph."""
+_COMPARED_SECONDS, _COMPARED_CALLS = 1.0, 16
+"""Seconds of a quiet machine that are kept for a duel of a piece, and for how many of PyTorch's calls there is time at least
+(three of each side that warm it up, five rounds)."""
 
 _LITTLE = 0.02
 """Pieces of which so small a part is predicted to be saved at best, as large products beside a sum, come behind the others."""
@@ -80,32 +73,6 @@ _LITTLE = 0.02
 GraphsByForm = dict[tuple[object, ...], Graph]
 """By the form of a program, the muGraph that was best for it at some sizes."""
 _Known = Mapping[tuple[object, ...], Graph]
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Seconds of a budget for one of several pieces: the most, and those after which it ends once something is proved."""
-
-    budget: float | None
-    enough: float | None
-    until: Deadline = NO_LIMIT
-    """Of everything that is done about their graph: what was found of one is compared with PyTorch's calls by then."""
-
-    @classmethod
-    def of(cls, deadline: Deadline, fraction: float, until: Deadline | None = None, kept: float = 0.0) -> Share:
-        """That part of what is left, or as much as most pieces need: some have kernels then, and not none. It is compared `until`
-        another deadline, or the same, of which so many seconds are `kept` for that."""
-        fair, remaining = deadline.share(fraction), deadline.remaining
-        if fair is None or remaining is None:
-            return cls(None, None)
-        until = deadline if until is None else until
-        before = until.leaving(kept, _COMPARED_SHARE).remaining
-        most = remaining if before is None else min(remaining, before)
-        return cls(min(max(fair, _least_seconds()), most), min(fair, most), until)
-
-    def exceeds(self, before: Share) -> bool:
-        """Whether it is so much more than was given before that it may find what that did not."""
-        return self.budget is not None and before.budget is not None and self.budget > _WORTH_RETRYING * before.budget
 
 
 @dataclass(slots=True, eq=False)
@@ -144,10 +111,13 @@ class Optimizer:
         self.library = Library(options.target, Store.of(options.cache), options.background) if packs else None
         """What library kernels take on this CPU; None where weights are not packed."""
         self._keys: weakref.WeakKeyDictionary[Piece, str] = weakref.WeakKeyDictionary()
+        self._savings: weakref.WeakKeyDictionary[Piece, Saving] = weakref.WeakKeyDictionary()
         self._outcomes: dict[str, PieceOutcome] = {}
         self._refused: Superoptimized | None = None
         self._shares: dict[str, Share] = {}
         """What each piece was given when it was tried last."""
+        self._hurried: frozenset[str] = frozenset()
+        """The pieces of which no more than the first muGraph was wanted, as others waited."""
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -207,7 +177,9 @@ class Optimizer:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
         A program whose form is in `graphs` is scheduled as the muGraph there, and not measured. They come as `_in_order` has
-        them. Unless only `once`, what is left of the time is for pieces whose time ran out, those first that move the most bytes.
+        them, and share the time by what they take and may save (`fraction_of`); where it is scarce, the others come before what
+        is more than the first muGraph of one. Unless only `once`, what is left of the time is for pieces whose time ran out,
+        those first that move the most bytes.
         `decided` is told after each program that kernels run what is known of pieces by then. What was found is compared with
         PyTorch's calls `until` another deadline, that of everything that is done about the graph.
         """
@@ -219,9 +191,13 @@ class Optimizer:
             return -often[key] * _bytes_of_inputs(distinct[key])
 
         unknown = self._in_order({key: distinct[key] for key in distinct if key not in self._outcomes}, by_bytes, deadline)
+        worth = {key: often[key] * max(0.0, self._saving(distinct[key]).seconds) for key in unknown}
+        scarce = len(unknown) > 1 and is_scarce(deadline, len(unknown))
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
-            left = sum(_size(distinct[other]) for other in unknown[number:])
-            share = Share.of(deadline, _size(distinct[key]) / left, until, self._seconds_of_duel(distinct[key]))
+            fraction = fraction_of(key, unknown[number:], distinct, worth)
+            share = Share.of(deadline, fraction, until, self._seconds_of_duel(distinct[key]))
+            if scarce:
+                share, self._hurried = share.of_the_first, self._hurried | {key}
             self._try(key, distinct[key], share, graphs)
             if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
@@ -246,9 +222,8 @@ class Optimizer:
 
     def cut_short(self, pieces: Iterable[Piece], graphs: _Known) -> list[Piece]:
         """The pieces that kernels run, and that are searched on where there is time."""
-        if not self.measures:
-            return []
-        short = (piece for piece in pieces if self._outcomes[self.key(piece)].may_save >= _WORTH_SEARCHING)
+        asked = (piece for piece in pieces if self.measures or self.key(piece) in self._hurried)
+        short = (piece for piece in asked if self._outcomes[self.key(piece)].may_save >= _WORTH_SEARCHING)
         return [piece for piece in short if form_of(piece.program) not in graphs]
 
     def _try_again(
@@ -269,19 +244,25 @@ class Optimizer:
         those that move the most bytes in a call of the graph, behind a small one, with which something is proved soon; last those
         of which little is predicted to be saved."""
         little = {key for key, piece in pieces.items() if self.saves_little(piece)}
-        if deadline.allows(len(pieces) * _least_seconds()):
-            return sorted(pieces, key=lambda key: (key in little, _size(pieces[key])))
-        small = self.smallest(pieces.values()) if deadline.allows(_BEFORE_OTHERS * _least_seconds()) else []
+        if not is_scarce(deadline, len(pieces)):
+            return sorted(pieces, key=lambda key: (key in little, size_of(pieces[key])))
+        small = self.smallest(pieces.values())
         return sorted(pieces, key=lambda key: (key in little, pieces[key] not in small, by_bytes(key)))
 
     def smallest(self, pieces: Iterable[Piece]) -> list[Piece]:
         """The smallest of the pieces of which something is predicted to be saved; none where there is none."""
         worthwhile = (piece for piece in pieces if not self.saves_little(piece))
-        return sorted(worthwhile, key=lambda piece: (_size(piece), _bytes_of_inputs(piece)))[:1]
+        return sorted(worthwhile, key=lambda piece: (size_of(piece), _bytes_of_inputs(piece)))[:1]
 
     def saves_little(self, piece: Piece) -> bool:
         """Whether kernels of a piece are predicted to save next to nothing beside PyTorch's calls."""
-        return share_saved(piece.nodes, device_for(self.options.target)) < _LITTLE
+        return self._saving(piece).share < _LITTLE
+
+    def _saving(self, piece: Piece) -> Saving:
+        """What kernels of a piece are predicted to save at best of a call."""
+        if piece not in self._savings:
+            self._savings[piece] = saving(piece.nodes, device_for(self.options.target))
+        return self._savings[piece]
 
     def key(self, piece: Piece) -> str:
         """What the outcome of a piece is known by."""
@@ -399,7 +380,7 @@ class Optimizer:
 
     def _faster(self, piece: Piece, known: PieceOutcome, result: Superoptimized) -> PieceOutcome:
         """What becomes of a piece that kernels run and that was searched on: those of a result run it where they beat PyTorch's
-        calls as well, and are clearly faster than those that ran it."""
+        calls as well, and are clearly faster than those that ran it, or predicted to be where nothing is measured."""
         before, until = known.result, self._share_of(piece).until
         assert before is not None, "kernels run it"
         if not result.found or result.executable.digest == before.executable.digest:
@@ -407,6 +388,8 @@ class Optimizer:
         outcome = self._compared(piece, result)
         if not outcome.runs:
             return known
+        if not self.measures:
+            return outcome if _predicted(result) < _predicted(before) else known
         found = self.duel(piece, result, functools.partial(by_kernels, piece, before), description_of(before), until)
         return outcome if found is not None and found.clear else known
 
@@ -475,18 +458,13 @@ def _nameless(program: Graph) -> list[tuple[object, ...]]:
     return [*nodes, program.outputs]
 
 
-def _size(piece: Piece) -> int:
-    """The operators of a piece, about proportional to which is the time that it takes."""
-    return max(len(piece.program.kernels()), 1)
+def _predicted(result: Superoptimized) -> float:
+    """Predicted seconds of a call; infinite where nothing was predicted."""
+    return math.inf if result.best.cost is None else result.best.cost
 
 
 def _bytes_of_inputs(piece: Piece) -> int:
     return sum(node.output.bytes for node in piece.program.inputs())
-
-
-def _least_seconds() -> float:
-    """What most pieces need on this machine, as busy as it is."""
-    return _LEAST_SECONDS * slowdown()
 
 
 @functools.cache

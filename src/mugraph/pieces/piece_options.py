@@ -24,14 +24,14 @@ class PieceOptions:
     """What `torch.compile(..., backend="mugraph", options={...})` may say.
 
     `budget` is in seconds for the pieces of one graph together (None: no limit): the distinct ones have shares of it by their
-    operators, or what most need on a busy machine, and what these leave is for those whose time ran out. `keep` is "faster" to
-    run a piece by its kernels only where they were measured to beat torch, or are predicted to on a GPU that is not here, "all"
-    to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes that keep coming get kernels. With
-    `background` calls are answered at once, by PyTorch until there are kernels, and programs are searched in another process
-    (`mugraph.integrations.background`). With `strict` a piece that cannot be optimized is an error instead of a line in the log.
-    With `pack`, weights of convolutions and linear layers that the library runs are kept in its own layout too, which takes
-    their memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says). The others, `progress`
-    among them, are as in `mugraph.superoptimize`.
+    operators and by what they may save, or what most need on a busy machine, and what these leave is for those whose time ran
+    out. `keep` is "faster" to run a piece by its kernels only where they were measured to beat torch, or are predicted to on a
+    GPU that is not here, "all" to do so wherever there are any. Of a graph with symbolic sizes, up to `sizes` sizes that keep
+    coming get kernels. With `background` calls are answered at once, by PyTorch until there are kernels, and programs are
+    searched in another process (`mugraph.integrations.background`). With `strict` a piece that cannot be optimized is an error
+    instead of a line in the log. With `pack`, weights of convolutions and linear layers that the library runs are kept in its own
+    layout too, which takes their memory once more. `cache` is one of `mugraph.support.store.Mode` (None: as $MUGRAPH_CACHE says).
+    The others, `progress` among them, are as in `mugraph.superoptimize`.
     """
 
     target: str = "cpu"

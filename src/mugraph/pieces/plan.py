@@ -281,9 +281,7 @@ class _Planner:
         if joins:  # those whose time ran out come before what may be faster
             outcomes = self._outcomes(whole, self.deadline)
         whole, outcomes = self.joiner.joined(whole, outcomes, self.known, self.deadline)
-        if joins:  # and what is left is for them, too
-            outcomes = self._outcomes(whole, self.deadline)
-        return whole, outcomes
+        return whole, self._outcomes(whole, self.deadline)  # and what is left is for them, too
 
     def laid_out(self, whole: Partition, outcomes: Outcomes) -> list[Plan]:
         """The plans for each way that images may lie between convolutions."""

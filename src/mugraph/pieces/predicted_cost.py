@@ -240,13 +240,28 @@ def arithmetic_intensity(node: fx.Node, device: Device) -> float:
     return _cost_of([node], device).arithmetic_intensity(node)
 
 
-def share_saved(nodes: Sequence[fx.Node], device: Device) -> float:
-    """The part of these seconds that is predicted to be saved at best where the calls are one program; 1 where nothing is known
-    of some, as of calls of several products, which are taken to be made as programs are."""
+class Saving(NamedTuple):
+    """What is predicted to be saved at best of the seconds of calls where they are one program, and which part of these it is."""
+
+    seconds: float
+    share: float
+
+
+def saving(nodes: Sequence[fx.Node], device: Device) -> Saving:
+    """What is predicted to be saved of calls that are a program; all where nothing is known of some, as of calls of several
+    products, which are taken to be made as programs are."""
     cost = _cost_of(nodes, device)
     one_by_one = cost.of_calls(nodes)
     known = all(node in cost.traits and len(cost.traits[node].contractions) < 2 for node in nodes)
-    return 1 - cost.of_program(nodes) / one_by_one if one_by_one and known else 1.0
+    if not (one_by_one and known):
+        return Saving(one_by_one, 1.0)
+    seconds = one_by_one - cost.of_program(nodes)
+    return Saving(seconds, seconds / one_by_one)
+
+
+def share_saved(nodes: Sequence[fx.Node], device: Device) -> float:
+    """The part of `saving`."""
+    return saving(nodes, device).share
 
 
 def _cost_of(nodes: Sequence[fx.Node], device: Device) -> PredictedCost:

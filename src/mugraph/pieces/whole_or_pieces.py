@@ -18,6 +18,7 @@ from mugraph.selection.problems import ExampleInputs, Problem, function_problem
 from mugraph.selection.whole_programs import OptimizationSettings, superoptimized
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback
+from mugraph.verifier import is_beyond_tests
 
 if TYPE_CHECKING:
     from mugraph.frontend.recording.torch_trace import RecordedCall
@@ -59,12 +60,29 @@ class FunctionSearch:
             return self._in_pieces(refusal)
         if not self._divisible or not _may_be_divided(problem.program):
             return superoptimized(problem, self.settings, self.deadline, self.tell)
+        if why := self._beyond_proof(problem.program):
+            return self._in_pieces_first(problem, why)
         return self._as_a_whole_first(problem)
 
     @property
     def _divisible(self) -> bool:
         """Whether pieces may be searched: not for a muGraph's form or another engine."""
         return not self.settings.like and self.settings.search == "closure"
+
+    def _beyond_proof(self, program: Graph) -> str:
+        """Why little is likely to be proved of a long program as a whole, whose search, compilation and proofs would take most of
+        the time that its pieces need; "" of others."""
+        operators = len(program.kernels())
+        doubtful = self.settings.evidence == "bounded" and operators > LONG and is_beyond_tests(program, self.settings.max_error)
+        return f"tests of its {operators} operators together have no bound" if doubtful else ""
+
+    def _in_pieces_first(self, problem: Problem, why: str) -> Superoptimized:
+        """What is found of the pieces of a program; else of the whole, with what they leave of the time."""
+        with suppress(InvalidInput, UnsupportedOperator):  # what is no reason to lose the whole
+            pieces = self._in_pieces(UnsupportedOperator(why))
+            if pieces.found or pieces.report.interrupted or self.deadline.passed:
+                return pieces
+        return superoptimized(problem, self.settings, self.deadline, self.tell)
 
     def _as_a_whole_first(self, problem: Problem) -> Superoptimized:
         """What is found of the whole program in its part of the budget; else of its pieces; else the whole, with the rest."""

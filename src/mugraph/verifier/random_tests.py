@@ -186,10 +186,16 @@ def are_large(a: Graph, b: Graph, known: Known = NOTHING) -> bool:
 
 def is_beyond_tests(graph: Graph, max_error: float = 2**-40) -> bool:
     """Whether the degrees of a kernel graph alone are too large for a bound of tests: of what equals it, proofs in pieces at most
-    have one (`mugraph.verifier.cut_points`)."""
-    own = _Verification(*_sides(graph, graph, NOTHING), max_error, None, None)
+    have one (`mugraph.verifier.cut_points`).
+
+    Those of a long graph are looked at in full size, where they are as large as in slices or larger: finding slices takes long.
+    """
+    left, right, known = _sides(graph, graph, NOTHING)
+    if len(graph.kernels()) <= _MANY_OPERATORS:
+        own = _Verification(left, right, known, max_error, None, None).slice
+        left, right = own.left, own.right
     return all(
-        difference_of(own.slice.left, own.slice.right, semantics=semantics).rounds_for(max_error) is None
+        difference_of(left, right, semantics=semantics).rounds_for(max_error) is None
         for semantics in (Semantics.FREE, Semantics.ROOTS)
     )
 
