@@ -40,7 +40,7 @@ from mugraph.selection.whole_programs import (
     result_of,
     superoptimized,
 )
-from mugraph.sizes.dims import Dynamic
+from mugraph.sizes.dims import Declaration
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.sizes.range_search import superoptimized_for_sizes
 from mugraph.support.deadline import Deadline
@@ -91,7 +91,7 @@ def superoptimize(
     target: str | None = None,
     budget: float | None = None,
     *,
-    dynamic: Dynamic,
+    dynamic: Declaration,
     **asked: Unpack[_Asked],
 ) -> DynamicSuperoptimized: ...
 
@@ -102,7 +102,7 @@ def superoptimize(
     target: str | None = None,
     budget: float | None = None,
     *,
-    dynamic: Dynamic | None = None,
+    dynamic: Declaration | None = None,
     seed: int | None = None,
     profile: bool = True,
     progress: ProgressCallback | bool | None = None,
@@ -224,7 +224,7 @@ def superoptimize(
 
 
 def _at_all_sizes(
-    fn: Subject, example_inputs: ExampleInputs | None, dynamic: Dynamic, budget: float | None, settings: Mapping[str, Any]
+    fn: Subject, example_inputs: ExampleInputs | None, dynamic: Declaration, budget: float | None, settings: Mapping[str, Any]
 ) -> DynamicSuperoptimized:
     """The function for ranges of sizes; raises InvalidInput for what has no sizes that vary."""
     if not callable(fn) or isinstance(fn, Program | Graph) or example_inputs is None:

@@ -22,7 +22,7 @@ from mugraph.sizes.chunk_plans import Costs
 from mugraph.sizes.dims import Dim
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.sizes.range_search import superoptimized_for_sizes
-from mugraph.sizes.size_table import SizeTable, _middle
+from mugraph.sizes.size_table import SizeTable
 from mugraph.sizes.sliced_functions import SlicedFunction
 from mugraph.sizes.sliced_kernels import InPart
 from mugraph.support.deadline import Deadline
@@ -195,7 +195,7 @@ def test_a_few_slices_of_a_large_size_that_are_slow_have_kernels_for_as_few(
     monkeypatch.setattr(opt, "costs", Costs({2: 2.0, 64: 64.0}, chunk=9.0, parts=parts))
     assert opt.costs.ratio(6) < 0.5
     assert min(map(opt.costs.ratio, range(7, 65))) == 1.0
-    assert table._missing() == _middle(2, 7) == 4
+    assert table._missing() == BATCH.middle(2, 7) == 4
 
 
 @pytest.mark.parametrize(
@@ -336,10 +336,3 @@ def test_a_result_in_pieces_is_no_form_among_several() -> None:
         mugraph.superoptimize(norm_linear, (drawn(4, 24),), like=[graph, pieces])
     with pytest.raises(InvalidInput, match="not a int"):
         mugraph.superoptimize(norm_linear, (drawn(4, 24),), like=[graph, 3])  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "middle"), [(1, 256, 16), (1, 64, 8), (8, 64, 16), (64, 128, 96), (2, 40, 8), (3, 5, 4), (3, 4, None)]
-)
-def test_the_middle_is_a_power_of_two_where_one_is_near(low: int, high: int, middle: int | None) -> None:
-    assert _middle(low, high) == middle

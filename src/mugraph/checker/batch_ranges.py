@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.checker.capacity_ranges import check_capacities
-from mugraph.checker.saved_files import Json, Rejected, read_range
+from mugraph.checker.saved_files import Json, Rejected, read_range, sizes_said
 from mugraph.checker.size_ranges import Slice, compare_slices, slice_of
 
 
@@ -20,9 +20,9 @@ def check_batches(folder: Path) -> tuple[int, ...]:
     Undecided where samples are not one graph as they are written."""
     try:
         document, places = read_range(folder, "batches")
-        low, high = document["dimension"]["low"], document["dimension"]["high"]
-        if not (1 <= min(places) <= low and max(places) <= high):
-            raise Rejected("batches.json: no kernels run its smallest batch, or some are for a larger one than declared")
+        sizes = sizes_said(document["dimension"])
+        if not (min(places) <= sizes[0] and max(places) <= sizes[-1] and all(place % sizes.step == 0 for place in places)):
+            raise Rejected("batches.json: no kernels run its smallest batch, or some are for another one than declared")
         lengths, by_capacity = list[Any](), dict[int, dict[int, Slice]]()
         for size, place in places.items():
             check_capacities(place)

@@ -20,7 +20,7 @@ from mugraph.checker.constants import constants_of
 from mugraph.checker.float_errors import Floats
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.interpreter import run
-from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_range
+from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_range, sizes_said
 from mugraph.checker.tensors import Array
 
 _GARBAGE = (np.nan, np.inf, -np.inf, 1e3)
@@ -38,13 +38,13 @@ def check_capacities(folder: Path) -> tuple[int, ...]:
     try:
         document, places = read_range(folder, "capacities")
         programs = {capacity: _Masked.of(place, capacity, document) for capacity, place in places.items()}
-        low, high = document["dimension"]["low"], document["dimension"]["high"]
-        if not 1 <= low <= high <= max(programs):
+        sizes = sizes_said(document["dimension"])
+        if sizes[-1] > max(programs):
             raise Rejected("capacities.json: no capacity holds all of its range")
         for program in programs.values():
-            _check_other_slots(program, low)
+            _check_other_slots(program, sizes)
         for less, more in itertools.pairwise(programs.values()):
-            _compare(less, more, low)
+            _compare(less, more, sizes)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Rejected(f"the saved range is malformed ({type(error).__name__}: {error})") from None
     return tuple(programs)
@@ -147,15 +147,18 @@ def _in_slots(array: Array, dim: int, size: int, slots: int, behind: float) -> A
     return np.concatenate([held, np.full((*array.shape[:dim], slots - size, *array.shape[dim + 1 :]), behind)], dim)
 
 
-def _sizes(low: int, capacity: int) -> list[int]:
-    return sorted(size for size in {low, (low + capacity) // 2, capacity - 1, capacity} if low <= size <= capacity)
+def _looked_at(sizes: range, capacity: int) -> list[int]:
+    """Some sizes that a capacity holds, the smallest and the largest among them, which may be beyond the range."""
+    low, step = sizes[0], sizes.step
+    below = {number // step * step for number in ((low + capacity) // 2, capacity - 1, capacity)}
+    return sorted(size for size in {low, *below} if low <= size <= capacity)
 
 
-def _check_other_slots(program: _Masked, low: int) -> None:
+def _check_other_slots(program: _Masked, sizes: range) -> None:
     """Raise Rejected where what lies in slots that are not held reaches a result."""
     for signs in _SIGNS:
         inputs = program.examples(signs)
-        for size in _sizes(low, program.capacity):
+        for size in _looked_at(sizes, program.capacity):
             with np.errstate(all="ignore"):
                 plain = program.called(size, inputs, 0.0)
                 others = [program.called(size, inputs, behind) for behind in _GARBAGE]
@@ -165,11 +168,11 @@ def _check_other_slots(program: _Masked, low: int) -> None:
                 raise Rejected(f"capacities/{program.capacity}: what lies behind {size} elements reaches a result")
 
 
-def _compare(less: _Masked, more: _Masked, low: int) -> None:
+def _compare(less: _Masked, more: _Masked, sizes: range) -> None:
     """Raise Rejected unless two capacities have the same results at sizes that both hold."""
     for signs in _SIGNS:
         inputs = more.examples(signs)
-        for size in _sizes(low, less.capacity):
+        for size in _looked_at(sizes, less.capacity):
             with np.errstate(all="ignore"):
                 ours, theirs = less.called(size, inputs, 0.0), more.called(size, inputs, 0.0)
             for one, other in zip(ours, theirs, strict=True):

@@ -91,6 +91,15 @@ def read_range(folder: Path, kind: str) -> tuple[Json, dict[int, Path]]:
     return said, {int(size): folder / kind / size for size in sorted(sizes, key=int)}
 
 
+def sizes_said(dimension: Json) -> range:
+    """The sizes of a dimension that a document describes: multiples between two that are among them, where it says of what.
+    Raises Rejected for what is no range from 1 on, and LookupError where something is missing."""
+    low, high, step = dimension["low"], dimension["high"], dimension.get("multiple_of", 1)
+    if not all(type(number) is int for number in (low, high, step)) or not 1 <= step <= low <= high or low % step or high % step:
+        raise Rejected(f"sizes from {low} to {high} by multiples of {step} are no range")
+    return range(low, high + 1, step)
+
+
 def graph_digest(document: Json) -> str:
     """The SHA-256 of a saved graph in canonical form: keys sorted, no spaces."""
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

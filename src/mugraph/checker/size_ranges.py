@@ -13,7 +13,7 @@ from mugraph.checker.axis_digits import Digit
 from mugraph.checker.constants import check_constants
 from mugraph.checker.form import check_shapes, graph_of
 from mugraph.checker.lookups import places_with_lookups, with_inputs_for_lookups
-from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_range
+from mugraph.checker.saved_files import Json, Rejected, Undecided, read, read_range, sizes_said
 from mugraph.checker.slice_axes import cut_axis
 
 
@@ -25,12 +25,12 @@ def check_sizes(folder: Path) -> tuple[int, ...]:
     try:
         document, places = read_range(folder, "sizes")
         dims = document["inputs"]
-        low, high = document["dimension"]["low"], document["dimension"]["high"]
-        if not all(low <= size <= high for size in places):
+        sizes = sizes_said(document["dimension"])
+        if not all(size in sizes for size in places):
             raise Rejected("sizes.json: a size of the table is outside of its range")
         of_rows = "rows" in document
         if of_rows:
-            _check_rows(document["rows"], dims, low, high)
+            _check_rows(document["rows"], dims, sizes)
         slices = {size: slice_of(place, dims, size, of_rows) for size, place in places.items()}
         if of_rows:
             _check_results(document["rows"], document["structure"], slices[max(slices)])
@@ -40,10 +40,11 @@ def check_sizes(folder: Path) -> tuple[int, ...]:
     return tuple(slices)
 
 
-def _check_rows(rows: Json, dims: list[int | None], low: int, high: int) -> None:
+def _check_rows(rows: Json, dims: list[int | None], sizes: range) -> None:
     """Raise Rejected unless slices can be the rows of two dimensions, of which the first stands before the axis."""
-    first, second = rows["first"], rows["second"]
-    if (first["low"] * second["low"], first["high"] * second["high"]) != (low, high):
+    first, second = sizes_said(rows["first"]), sizes_said(rows["second"])
+    ends = first[0] * second[0], first[-1] * second[-1], first.step * second.step
+    if ends != (sizes[0], sizes[-1], sizes.step):
         raise Rejected("sizes.json: the ranges of the two dimensions do not make up that of their rows")
     if 0 in dims or not all(place is None or (isinstance(place, int) and place >= 0) for place in rows["results"]):
         raise Rejected("sizes.json: rows have two dimensions, and there is one")

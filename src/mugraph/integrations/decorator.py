@@ -44,7 +44,7 @@ from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
 from mugraph.selection.reasons import why_nothing
 from mugraph.selection.whole_programs import names_of
-from mugraph.sizes.dims import Declared, Dynamic, may_be_empty
+from mugraph.sizes.dims import Declaration, Declared, Dynamic, may_be_empty
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.store import Mode, Store
@@ -285,9 +285,6 @@ class Settings:
     background: bool
 
     def __post_init__(self) -> None:
-        if not isinstance(self.dynamic, (Mapping, bool)):
-            remedy = "declare dimensions by argument, as in {0: {0: Dim('batch', 1, 64)}}, or say True to have them found"
-            raise InvalidInput(f"dynamic={self.dynamic!r}: {remedy}")
         PieceOptions.of({**self.of_pieces, "strict": self.strict})
         if self.background and self.dynamic:
             raise InvalidInput("background=True takes sizes as they come: leave dynamic out")
@@ -328,7 +325,7 @@ class Settings:
 class _Asked(TypedDict, total=False):
     target: str | None
     budget: float | None
-    dynamic: Dynamic | bool | None
+    dynamic: Declaration | bool | None
     strict: bool
     seed: int | None
     max_error: float
@@ -354,7 +351,7 @@ def optimize(
     *,
     target: str | None = None,
     budget: float | None = 60.0,
-    dynamic: Dynamic | bool | None = None,
+    dynamic: Declaration | bool | None = None,
     strict: bool = False,
     seed: int | None = None,
     max_error: float = 2**-40,
@@ -390,7 +387,7 @@ def optimize(
     settings = Settings(
         target,
         budget,
-        dynamic or {},
+        _declared(dynamic),
         strict,
         seed,
         max_error,
@@ -409,6 +406,18 @@ def optimize(
         return Optimized(function, settings)
 
     return around if fn is None else around(fn)
+
+
+def _declared(dynamic: Declaration | bool | None) -> Dynamic | bool:
+    """The dimensions that are declared, or whether they are found; raises InvalidInput for what says neither."""
+    if not dynamic:
+        return {}
+    if dynamic is True:
+        return True
+    if not isinstance(dynamic, Mapping):
+        remedy = "declare dimensions by argument, as in {0: {0: Dim('batch', 1, 64)}}, or say True to have them found"
+        raise InvalidInput(f"dynamic={dynamic!r}: {remedy}")
+    return Declared.of(dynamic).dynamic
 
 
 def _objection(outcome: Duel) -> str:

@@ -10,7 +10,7 @@ from mugraph.frontend.calls.calling import arguments_of
 from mugraph.search.constraints import SearchSpace
 from mugraph.selection.qualification import Evidence
 from mugraph.selection.target_of_inputs import target_of_inputs
-from mugraph.sizes.dims import Dynamic
+from mugraph.sizes.dims import Declaration
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized
 from mugraph.sizes.range_search import superoptimized_for_sizes
 
@@ -18,7 +18,7 @@ from mugraph.sizes.range_search import superoptimized_for_sizes
 def superoptimize_dynamic(
     fn: Callable[..., Any],
     example_inputs: Any,
-    dynamic: Dynamic,
+    dynamic: Declaration,
     *,
     table: Sequence[Mapping[str, int]] | None = None,
     target: str | None = None,

@@ -56,9 +56,8 @@ class BatchedFunction:
         """For which sizes results are samples of others, and why, in a sentence."""
         batch, sizes = self.samples.dim, ", ".join(map(str, sorted(self.masked)))
         return (
-            f"for every size from {batch.low} to {batch.high} of {batch.name} and from {self.length.low} to {self.length.high} "
-            f"of {self.length.name}: the function, as PyTorch records it with a symbol for each, does the same to every sample, "
-            f"and its masked programs for {sizes} of {batch.name} are one program of a sample"
+            f"for every size {batch.said} and {self.length.said}: the function, as PyTorch records it with a symbol for each, "
+            f"does the same to every sample, and its masked programs for {sizes} of {batch.name} are one program of a sample"
         )
 
     def sample(self, capacity: int) -> SlicedProgram:
@@ -142,7 +141,7 @@ def _batched(
     of_batch, of_length = declared.only(batch.name), declared.only(length.name)
     if length.low == 1:  # of which symbols say nothing
         sliced_function(fn, of_batch, *of_length.resized((1,), args, kwargs), deadline)
-    one = bytes_of_slice(of_batch, *of_length.resized((length.high,), *of_batch.resized((1,), args, kwargs)))
+    one = bytes_of_slice(of_batch, *of_length.resized((length.high,), *of_batch.resized((batch.low,), args, kwargs)))
     table = _table(batch, one)
     compared = {1, table[0]}
     masked = {
@@ -178,9 +177,9 @@ def _table(batch: Dim, sample_bytes: int) -> list[int]:
     """The batches of which there are kernels: the smallest one but 1, then 1 and larger ones. Others are run in chunks."""
     least = max(batch.low, 2)
     most = min(batch.high, _LARGEST_BYTES // max(sample_bytes, 1))
-    found = [batch.high if most == batch.high else max(_power_of_two(most), least)]
+    found = [batch.high if most == batch.high else batch.below(max(_power_of_two(most), least))]
     while found[-1] > batch.low:
-        found.append(max(_power_of_two(found[-1] // _APART), batch.low))
+        found.append(batch.below(_power_of_two(found[-1] // _APART)))
     first = min(size for size in found if size > 1)
     return [first, *sorted({*found} - {first})]
 

@@ -11,6 +11,7 @@ import torch
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, between
+from mugraph.sizes.dims import Dim
 from mugraph.sizes.growing_kernels import GrowingCall, growing_call
 from mugraph.sizes.masked_calls import MaskedCalls
 
@@ -77,7 +78,7 @@ class CapacityCalls(Generic[M]):
         with torch.inference_mode():
             return all(
                 runner.ignores_other_slots(size, self.masked.resized(size))
-                for size in looked_at(self.masked.dim.low, runner.capacity)
+                for size in looked_at(self.masked.dim, runner.capacity)
             )
 
     @property
@@ -102,6 +103,6 @@ class CapacityCalls(Generic[M]):
         return sorted(capacity for capacity in self.kernels if capacity >= size)
 
 
-def looked_at(low: int, capacity: int) -> list[int]:
+def looked_at(dim: Dim, capacity: int) -> list[int]:
     """Sizes at which kernels of a capacity are looked at."""
-    return sorted(size for size in {low, (low + capacity) // 2, capacity - 1} if low <= size <= capacity)
+    return sorted(size for size in {dim.low, *map(dim.below, ((dim.low + capacity) // 2, capacity - 1))} if size <= capacity)

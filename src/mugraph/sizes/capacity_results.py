@@ -123,7 +123,7 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         calls = [(made, first), *((each, call) for each in others if (call := self.growing(capacity, each)) is not None)]
         if len(calls) == 1:
             return made, first
-        size = max(self.masked.dim.low, capacity // 2)
+        size = self.masked.dim.below(capacity // 2)
         inputs = self.masked.resized(size)
         with torch.inference_mode():
             runs = [partial(self.runner(capacity, each, call), size, inputs) for each, call in calls]
@@ -134,8 +134,9 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         kernels that read tensors where they lie take the less time the shorter these are."""
         calls: dict[str, Callable[[], object]] = {}
         machine = next(iter(self.kernels.values())).executable.machine
-        ends = {self.masked.dim.low, self.masked.dim.high, *self.kernels, *(capacity + 1 for capacity in self.kernels)}
-        sizes = [size for size in sorted(ends) if self.masked.dim.low <= size <= self.masked.dim.high]
+        dim, held = self.masked.dim, [*map(self.masked.dim.below, self.kernels)]
+        ends = {dim.low, dim.high, *held, *(size + dim.multiple_of for size in held)}
+        sizes = [size for size in sorted(ends) if size in dim.sizes]
         for size in sizes:
             args, kwargs = tree_unflatten(self.masked.resized(size), self.masked.structure)
             rivals = {f"{capacity}": self.at(capacity) for capacity in self.holding(size)} | {"own": self.fn}

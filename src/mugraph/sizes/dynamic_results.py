@@ -29,7 +29,7 @@ from mugraph.results.summary import some_wrong_text
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.sizes.chunk_plans import Chunk, ChunkPlan, Costs, between
-from mugraph.sizes.dims import Declared, Dynamic, Sizes, known_sizes
+from mugraph.sizes.dims import Declaration, Declared, Sizes, known_sizes
 from mugraph.sizes.stage_times import StageTimes
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class DynamicSuperoptimized(Shared):
     def __init__(
         self,
         fn: Callable[..., Any],
-        dynamic: Dynamic,
+        dynamic: Declaration,
         settings: Mapping[str, Any],
         optimize: Optimize,
         times: StageTimes | None = None,
@@ -93,12 +93,18 @@ class DynamicSuperoptimized(Shared):
         self.in_part: dict[int, InPart] = {}
         """And which kernels of the table compute their first slices alone, by size."""
         self._optimize = self.times.counting(optimize) if times is None else optimize
-        places = [(dim.name, argument, position) for argument, dims in dynamic.items() for position, dim in dims.items()]
-        self._first: list[tuple[Any, int]] = [
-            next((where, at) for name, where, at in places if name == wanted) for wanted in self.dims
-        ]
-        self._at_once: list[tuple[Any, int]] = []
-        """The same of a result whose calls look at all other arguments."""
+        numbers = {name: number for number, name in enumerate(self.dims)}
+        first: dict[int, tuple[Any, int]] = {}
+        self._others: list[tuple[Any, int, int]] = []
+        """Places of dimensions that stand in several, but for the first of each, with the number of the dimension."""
+        for argument, dims in self.asked.dynamic.items():
+            for position, dim in dims.items():
+                if first.setdefault(number := numbers[dim.name], (argument, position)) != (argument, position):
+                    self._others.append((argument, position, number))
+        self._first = [first[number] for number in numbers.values()]
+        """The first place of each dimension."""
+        self._at_once = False
+        """Whether what runs known sizes looks at everything else in arguments, or is the function itself."""
         self._runs: dict[Sizes, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
@@ -120,7 +126,7 @@ class DynamicSuperoptimized(Shared):
         """Plan the calls of every size, where none is compiled for and there are not too many (`known_sizes`): the first call of
         one then does what a later one does. Where a library runs parts of them, that takes calls: of an example's arguments."""
         if self._is_for_all_sizes:
-            self._at_once = self._first
+            self._at_once = True
             self._runs = {sizes: self._run(sizes, (), {}) for sizes in known_sizes(self.dims.values())}
         if self.pieced is not None and (args or kwargs):
             from mugraph.sizes.first_calls import call_each_once, is_of_the_library  # loads PyTorch
@@ -133,12 +139,20 @@ class DynamicSuperoptimized(Shared):
             self.rows.result.prepare()
 
     def _run_at_once(self, args: Sequence[Any]) -> Callable[..., Any] | None:
-        """What runs the sizes that the first arguments with them say, where it then looks at the others, and it is known."""
+        """What runs the sizes that arguments have, if all that have one dimension agree and it is known: the function itself
+        would take others, too."""
+        if not self._at_once:
+            return None
         try:
-            if len(self._at_once) == 1:
-                ((argument, position),) = self._at_once
-                return self._runs.get((args[argument].shape[position],))
-            return self._runs.get(tuple([args[argument].shape[position] for argument, position in self._at_once]))
+            if len(self._first) == 1:
+                ((argument, position),) = self._first
+                sizes: Sizes = (args[argument].shape[position],)
+            else:
+                sizes = tuple([args[argument].shape[position] for argument, position in self._first])
+            for argument, position, number in self._others:
+                if args[argument].shape[position] != sizes[number]:
+                    return None
+            return self._runs.get(sizes)
         except (AttributeError, IndexError, TypeError):  # by keyword, or none that is declared
             return None
 
@@ -379,7 +393,7 @@ class DynamicSuperoptimized(Shared):
         raise StorageError("functions optimized for ranges of sizes cannot be pickled; save the results of its `table`")
 
     def __repr__(self) -> str:
-        ranges = ", ".join(f"{dim.name} {dim.low}..{dim.high}" for dim in self.dims.values())
+        ranges = ", ".join(dim.short for dim in self.dims.values())
         if self.capacities is not None:
             return f"<DynamicSuperoptimized for {ranges}: {len(self.capacities.kernels)} capacities, which hold all sizes>"
         if self.rows is not None:

@@ -99,7 +99,7 @@ class LoadedCapacities(Shared):
 
     def __repr__(self) -> str:
         count = len(self.capacities.kernels)
-        return f"<LoadedCapacities for {self.dim.name} {self.dim.low}..{self.dim.high}: {count} capacities, which hold all sizes>"
+        return f"<LoadedCapacities for {self.dim.short}: {count} capacities, which hold all sizes>"
 
 
 def load(folder: Path, trust_sources: bool = False) -> LoadedCapacities:
@@ -121,8 +121,8 @@ def load(folder: Path, trust_sources: bool = False) -> LoadedCapacities:
         if not calls.take(capacity, result, calls.growing(capacity, result)):
             raise InvalidInput(f"{folder}: what lies behind the elements reaches results of capacity {capacity}; do not use it")
     for less, more in itertools.pairwise(sorted(made)):
-        sizes = [*looked_at(saved.dim.low, less), less]  # the last is all of what the smaller one has
-        if any(_differ(calls, less, more, size) for size in sizes if saved.dim.low <= size <= saved.dim.high):
+        sizes = [*looked_at(saved.dim, less), saved.dim.below(less)]  # the last is all of what the smaller one has
+        if any(_differ(calls, less, more, size) for size in sizes if size in saved.dim.sizes):
             raise InvalidInput(f"{folder}: capacities {less} and {more} have different results; do not use it")
     return LoadedCapacities(saved, calls)
 

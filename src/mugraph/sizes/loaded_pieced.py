@@ -77,7 +77,7 @@ class LoadedPieced(LoadedSizes):
     def __repr__(self) -> str:
         own = f", and {len(self.alone)} alone" if self.alone else ""
         sizes = f"{len(self.table)} sizes in pieces, which cover all others{own}"
-        return f"<LoadedPieced for {self.dim.name} {self.dim.low}..{self.dim.high}: {sizes}>"
+        return f"<LoadedPieced for {self.dim.short}: {sizes}>"
 
 
 def load(folder: Path, trust_sources: bool = False) -> LoadedPieced | LoadedRows:

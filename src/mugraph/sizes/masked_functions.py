@@ -65,8 +65,8 @@ class MaskedFunction(MaskedCalls):
         """For which sizes results are those of larger ones, and why, in a sentence."""
         sizes = ", ".join(map(str, self.sizes))
         return (
-            f"for every size from {self.dim.low} to {self.dim.high} of {self.dim.name}: the function, as PyTorch records it with "
-            f"a symbol for the size, reduces it by operators that have a neutral element, which masks put behind it; its "
+            f"for every size {self.dim.said}: the function, as PyTorch records it with a symbol for the size, reduces it by "
+            f"operators that have a neutral element, which masks put behind it; its "
             f"programs at sizes {sizes} are the recorded ones, and the masked ones have their values in float64"
         )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -167,11 +167,9 @@ def pieced_function(
         raise SizeMatters("a tensor that it brings along depends on the size")
     outputs, widths = places_of_outputs(first, axes, chosen[0])
     if of_program is None:
-        low, recorded = (
-            max(dim.low, LEAST),
-            "the function, as PyTorch records it with a symbol for the size, acts on slices",
-        )
-        premise = f"for every size from {low} to {dim.high} of {dim.name}: {recorded}"
+        low = max(dim.low, LEAST)
+        recorded = "the function, as PyTorch records it with a symbol for the size, acts on slices"
+        premise = f"for every size {replace(dim, low=low).said}: {recorded}"
     else:
         low, premise = dim.low, of_program.claim
     both = tuple(each.module for each in graphs)

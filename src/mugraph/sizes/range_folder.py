@@ -55,7 +55,7 @@ def files_by_size(kind: str, record: Mapping[str, Any], folders: Mapping[int, Ma
 def said_of(dim: Dim, dynamic: Dynamic, claim: str, compared: Sequence[int]) -> dict[str, Any]:
     """What the document says of the dimension, of where arguments of the function have it, and of what holds at every size."""
     return {
-        "dimension": {"name": dim.name, "low": dim.low, "high": dim.high},
+        "dimension": dim.to_json(),
         "dynamic": [[argument, position] for argument, dims in dynamic.items() for position in dims],
         "claim": claim,
         "compared": list(compared),
@@ -65,7 +65,7 @@ def said_of(dim: Dim, dynamic: Dynamic, claim: str, compared: Sequence[int]) -> 
 def dim_said(said: Mapping[str, Any]) -> Dim:
     """The dimension that a document describes; raises what `RangeFolder.well_formed` knows for what is none, or has size 0, for
     which nothing is saved."""
-    dim = Dim(str(said["name"]), said["low"], said["high"])
+    dim = Dim.of_json(said)
     if dim.low < 1:
         raise ValueError(f"{dim.name} ranges from {dim.low}, and results are for sizes from 1 on")
     return dim

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend import require_torch
-from mugraph.sizes.dims import Declared, Dynamic, Sizes
+from mugraph.sizes.dims import Declaration, Declared, Sizes
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, Optimize
 from mugraph.sizes.size_table import SizeTable
 from mugraph.support.deadline import NO_LIMIT, Deadline
@@ -26,7 +26,7 @@ def superoptimized_for_sizes(
     optimize: Optimize,
     fn: Callable[..., Any],
     arguments: tuple[Sequence[Any], Mapping[str, Any]],
-    dynamic: Dynamic,
+    dynamic: Declaration,
     table: Sequence[Mapping[str, int]] | None,
     budget: float | None,
     settings: Mapping[str, Any],
@@ -173,5 +173,5 @@ def _ends(declared: Declared) -> list[Sizes]:
     ends = [[dim.low, dim.high] for dim in declared.dims.values()]
     if len(declared.dims) == 1:
         (dim,) = declared.dims.values()
-        ends[0].append(min(dim.high, 2 ** round(math.log2(dim.low * dim.high) / 2)))
+        ends[0].append(dim.below(min(dim.high, 2 ** round(math.log2(dim.low * dim.high) / 2))))
     return sorted(set(itertools.product(*ends)))

@@ -19,7 +19,7 @@ from mugraph.frontend import trace
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.merged_rows import merged_rows, pairs_of_results
 from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices, with_sizes
-from mugraph.sizes.dims import Declared, Dim, Sizes
+from mugraph.sizes.dims import Declared, Dim, Sizes, primes_among
 from mugraph.sizes.rows import Rows
 from mugraph.sizes.sliced_functions import (
     GENERIC_BYTES,
@@ -65,9 +65,8 @@ class RowFunction:
         first, second = self.rows.first, self.rows.second
         pairs = ", ".join(f"{one} x {other}" for one, other in self.pairs)
         return (
-            f"for every size from {first.low} to {first.high} of {first.name} and from {second.low} to {second.high} of "
-            f"{second.name}: the function, as PyTorch records it with a symbol for each, does the same to every row, and its "
-            f"programs at sizes {pairs} are one program of a row"
+            f"for every size {first.said} and {second.said}: the function, as PyTorch records it with a symbol for each, does "
+            f"the same to every row, and its programs at sizes {pairs} are one program of a row"
         )
 
 
@@ -134,9 +133,9 @@ def pairs_of_sizes(first: Dim, second: Dim, row_bytes: int) -> tuple[Sizes, ...]
 
 
 def _few(dim: Dim, most: int) -> list[int]:
-    sizes = range(max(dim.low, 2), min(dim.high, max(dim.low + 2, most)) + 1)
-    primes = [size for size in sizes if all(size % divisor for divisor in range(2, size))]
-    return (primes or list(sizes))[-2:]
+    step = dim.multiple_of
+    sizes = range(max(dim.low, 2), min(dim.high, max(dim.low + 2 * step, most)) + 1, step)
+    return (primes_among(sizes, step) or list(sizes))[-2:]
 
 
 def _recorded_results(

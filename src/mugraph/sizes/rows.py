@@ -33,8 +33,9 @@ class Rows:
     @property
     def dim(self) -> Dim:
         """How many rows there are."""
-        name = f"{self.first.name} x {self.second.name}"
-        return Dim(name, self.first.low * self.second.low, self.first.high * self.second.high)
+        first, second = self.dims
+        name = f"{first.name} x {second.name}"
+        return Dim(name, first.low * second.low, first.high * second.high, first.multiple_of * second.multiple_of)
 
     @property
     def dims(self) -> tuple[Dim, Dim]:
@@ -77,16 +78,13 @@ class Rows:
 
     def to_json(self) -> dict[str, Any]:
         """The dimensions and their places in results; those in arguments stand beside it."""
-        first, second = ({"name": dim.name, "low": dim.low, "high": dim.high} for dim in self.dims)
-        return {"first": first, "second": second, "results": list(self.results)}
+        return {"first": self.first.to_json(), "second": self.second.to_json(), "results": list(self.results)}
 
     @classmethod
     def of_json(cls, record: Mapping[str, Any], inputs: Sequence[int | None]) -> Self:
         """What was written, for calls with one tensor per input of a program, which have the second dimension at `inputs`. Raises
         KeyError, TypeError, ValueError and InvalidInput for what is malformed."""
-        first, second = (
-            Dim(str(record[name]["name"]), record[name]["low"], record[name]["high"]) for name in ("first", "second")
-        )
+        first, second = (Dim.of_json(record[name]) for name in ("first", "second"))
         results = tuple(None if place is None else int(place) for place in record["results"])
         if any(place is not None and place < 0 for place in results):
             raise ValueError("rows have two dimensions side by side")

@@ -99,9 +99,9 @@ class SavedBatches:
                 first.arguments,
             ) or each.structure != first.structure:
                 raise ValueError("batches are called differently, or with other lengths")
-        sizes = sorted(self.capacities)
-        if not (sizes[0] <= self.samples.dim.low and sizes[-1] <= self.samples.dim.high):
-            raise ValueError("no kernels run the smallest batch, or there are kernels for a larger one than declared")
+        sizes, dim = sorted(self.capacities), self.samples.dim
+        if not (sizes[0] <= dim.low and sizes[-1] <= dim.high) or any(size % dim.multiple_of for size in sizes):
+            raise ValueError("no kernels run the smallest batch, or there are kernels for another one than declared")
         if len(self.samples.inputs) > len(first.places.inputs) or len(self.samples.outputs) != len(first.places.outputs):
             raise ValueError("arguments or outputs of the programs are others")
         if all(dim is None for dim in self.samples.inputs):
@@ -166,7 +166,7 @@ class LoadedBatches(Shared):
         return self.batches.plan(batch, length)
 
     def __repr__(self) -> str:
-        ranges = ", ".join(f"{dim.name} {dim.low}..{dim.high}" for dim in (self.samples.dim, self.length))
+        ranges = ", ".join(dim.short for dim in (self.samples.dim, self.length))
         return f"<LoadedBatches for {ranges}: {len(self.batches.tables)} batches, which hold all sizes>"
 
 

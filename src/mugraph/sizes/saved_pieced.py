@@ -321,7 +321,7 @@ class SavedPieced:
         record, dim = saved.record, saved.dim
         name, structure = str(record["name"]), record["structure"]
         written = {int(size): document for size, document in record["calls"].items()}
-        if len(written) != 2 or not all(max(LEAST, dim.low) <= size <= dim.high for size in written):
+        if len(written) != 2 or not all(size >= LEAST and size in dim.sizes for size in written):
             raise ValueError(f"calls at sizes {sorted(written)} are not those at two sizes from {LEAST} on")
         recorded = {size: cut_from_json({**each, **_UNCUT}, name, structure)[0] for size, each in written.items()}
         if any(each.writes for each in recorded.values()):
@@ -333,11 +333,7 @@ class SavedPieced:
             raise ValueError(f"{given!r} tensors are given")
         costs = _costs(record)
         sizes = {*costs.kernels, *costs.alone}
-        if (
-            not costs.kernels
-            or costs.kernels.keys() & costs.alone.keys()
-            or not all(dim.low <= size <= dim.high for size in sizes)
-        ):
+        if not costs.kernels or costs.kernels.keys() & costs.alone.keys() or not all(size in dim.sizes for size in sizes):
             raise ValueError(f"sizes {sorted(sizes)} are not those of results from {dim.low} to {dim.high}, one each")
         if min(costs.kernels) < LEAST or not {*range(dim.low, LEAST)} <= costs.alone.keys():
             raise ValueError(f"sizes below {LEAST} are put together of no others, and have results of their own")

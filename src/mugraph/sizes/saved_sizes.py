@@ -161,9 +161,7 @@ class LoadedSizes(Shared):
         return _AtSize(tuple(wanted[: len(wanted) - len(self._constants.saved)]), self._structure, self._constants)
 
     def __repr__(self) -> str:
-        return (
-            f"<LoadedSizes for {self.dim.name} {self.dim.low}..{self.dim.high}: {len(self.table)} sizes, which cover all others>"
-        )
+        return f"<LoadedSizes for {self.dim.short}: {len(self.table)} sizes, which cover all others>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.chunk_plans import Chunk, Costs
+from mugraph.sizes.dims import Dim
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized, all_seconds, seconds_of_call
 from mugraph.sizes.stage_times import StageTimes
 from mugraph.support.deadline import Deadline
@@ -75,9 +76,8 @@ class SizeTable:
     def fill(self) -> None:
         """Search at the ends of the range, and between them if kernels may run parts of the function only; then add sizes where
         others would be slow as far as costs say."""
-        assert self.result.slices is not None
-        dim = self.result.slices.dim
-        high = dim.high if self.most is None else max(min(dim.high, self.most), dim.low)
+        dim = self._dim
+        high = dim.high if self.most is None else dim.below(min(dim.high, self.most))
         with self._one_size():
             self._fill_freely(high, 1)
         self._largest, others = self._making, self._other_anchors(dim.low, high)
@@ -104,10 +104,20 @@ class SizeTable:
     def _other_anchors(self, low: int, high: int) -> list[int]:
         """The smallest size, and a middle one of a function of which kernels may run parts only: less than that where those for
         the largest size compute its first slices alone, which are slow where they are few."""
-        sizes, middle = [low], _middle(low, high)
+        sizes, middle = [low], self._dim.middle(low, high)
         if self._may_be_pieced and middle is not None:
-            sizes.append(max(middle // 2, low + 1) if self._computes_first(high) else middle)
+            sizes.append(self._half(middle, low) if self._computes_first(high) else middle)
         return [size for size in sizes if size != high]
+
+    @property
+    def _dim(self) -> Dim:
+        """The dimension of slices."""
+        (dim,) = self.result.dims.values()
+        return dim
+
+    def _half(self, size: int, low: int) -> int:
+        """Half of a size that is larger than `low`, or what is next to that."""
+        return max(self._dim.below(size // 2), low + self._dim.multiple_of)
 
     @contextmanager
     def _one_size(self) -> Iterator[None]:
@@ -302,7 +312,7 @@ class SizeTable:
             if own and least not in own:
                 own |= {least: medians({"own": machine.timed(self._call(least, self.result.fn)).run}, 1)["own"]}
             return all_seconds(kernels), own
-        between = {_middle(*pair) for pair in itertools.pairwise(table)}
+        between = {self._dim.middle(*pair) for pair in itertools.pairwise(table)}
         sizes = sorted({*table, *(size for size in between if size is not None)})
         calls = {f"{size}": machine.timed(self._call(size, made)).run for size, made in kernels.items()}
         calls |= {f"own {size}": machine.timed(self._call(size, self.result.fn)).run for size in sizes}
@@ -313,19 +323,19 @@ class SizeTable:
         """The size to add to the table: in the middle between two that are far apart, or between which most sizes would be slow,
         on a logarithmic scale; None if none would be. Between those far apart it is half of that where kernels of the larger
         compute first slices, which are slower than others where these are few, and half of a size that has no kernels."""
-        assert self.result.slices is not None
-        dim, costs = self.result.slices.dim, self.result.costs
+        dim, costs = self._dim, self.result.costs
         known = sorted(size for (size,) in self.result.table)
         for low, high in itertools.pairwise(known):
             in_part = high in costs.parts
             if high > (_APART_IN_PART if in_part else _APART) * low:
-                middle = _middle(low, high) if self.result.table[high,].found else high // 2
-                return middle if middle is None or not in_part else max(middle // 2, low + 1)
+                middle = self._dim.middle(low, high) if self.result.table[high,].found else dim.below(high // 2)
+                return middle if middle is None or not in_part else self._half(middle, low)
         if not self._takes_less_than(_TIMES_GAINING if self._gained and not costs.parts else _TIMES):
             return None
         step = max((dim.high - dim.low) / _LOOKED_AT, 1)
-        looked_at = {round(dim.low + step * number) for number in range(int((dim.high - dim.low) / step) + 1)}
-        looked_at |= {size + 1 for size in known if size < dim.high} | {2**power for power in range(dim.high.bit_length())}
+        numbers = {round(dim.low + step * number) for number in range(int((dim.high - dim.low) / step) + 1)}
+        numbers |= {size + dim.multiple_of for size in known if size < dim.high}
+        looked_at = {dim.below(number) for number in numbers | {2**power for power in range(dim.high.bit_length())}}
         ratios = {size: costs.ratio(size) for size in looked_at if known[0] < size < known[-1] and size not in known}
         slow: dict[tuple[int, int], list[int]] = {}
         for size, ratio in ratios.items():
@@ -335,7 +345,7 @@ class SizeTable:
         if not slow:
             return None
         low, high = max(slow, key=lambda around: sum(1 / size for size in slow[around]))
-        return _middle(low, max(slow[low, high]) + 1 if high in costs.parts else high)
+        return self._dim.middle(low, max(slow[low, high]) + dim.multiple_of if high in costs.parts else high)
 
     def _takes_less_than(self, times: float) -> bool:
         """Whether all sizes take less than so many times as long to make as the largest took, with another one that takes as long
@@ -428,14 +438,14 @@ class SizeTable:
         machine = machine_for(kernels[size].target) if kernels else None
         if machine is None or not machine.available:
             return Costs({})
-        result = kernels[size]
+        result, less = kernels[size], self._dim.multiple_of
         runs: dict[str, tuple[int, Callable[..., Any]]] = {"alone": (size, result)}
         runs["two"] = 2 * size, self.result.covering(2 * size, [Chunk(0, size), Chunk(size, size)])
-        if size > 1:
-            runs["padded"] = size - 1, self.result.covering(size - 1, [Chunk(0, size)])
+        if size > less:
+            runs["padded"] = size - less, self.result.covering(size - less, [Chunk(0, size)])
         if largest > size:
             runs["all"] = largest, kernels[largest]
-            runs["all padded"] = largest - 1, self.result.covering(largest - 1, [Chunk(0, largest)])
+            runs["all padded"] = largest - less, self.result.covering(largest - less, [Chunk(0, largest)])
         calls = {name: self._call(*run) for name, run in runs.items()}
         timed = {name: machine.timed(call).run for name, call in calls.items()}
         seconds = medians(timed, _ROUNDS, self._seconds)
@@ -468,21 +478,6 @@ def _own_seconds(result: DynamicSuperoptimized) -> dict[int, float]:
     """Seconds of the function at sizes of the table, where they were measured beside those of kernels."""
     duels = {size: made.report.baselines.get(EAGER) for (size,), made in result.table.items()}
     return {size: duel.theirs.median for size, duel in duels.items() if duel is not None and duel.theirs is not None}
-
-
-def _middle(low: int, high: int) -> int | None:
-    """A size between two, a power of two where there is one, or one with as few digits in base two as there can be."""
-    if high - low < 2:
-        return None
-    aim = math.sqrt(low * high)
-    if low < (power := 1 << round(math.log2(aim))) < high:
-        return power
-    for digits in range(high.bit_length(), -1, -1):
-        step = 1 << digits
-        inside = [size for size in (int(aim) // step * step, (int(aim) // step + 1) * step) if low < size < high]
-        if inside:
-            return min(inside, key=lambda size: abs(math.log(size / aim)))
-    return None
 
 
 def _different(results: Sequence[Superoptimized]) -> list[Superoptimized]:

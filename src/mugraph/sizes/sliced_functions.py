@@ -24,7 +24,7 @@ from mugraph.frontend.recording.export import recorded_at_all_sizes
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices
 from mugraph.ir.graph import Graph
-from mugraph.sizes.dims import Declared, Dim
+from mugraph.sizes.dims import Declared, Dim, primes_among
 from mugraph.sizes.sliced_programs import Places, SlicedProgram
 from mugraph.support.deadline import NO_LIMIT, Deadline
 
@@ -32,6 +32,8 @@ _GENERIC = 64
 """Programs are compared at sizes up to this one: larger tensors tell nothing more."""
 GENERIC_BYTES = 1 << 28
 """And at smaller sizes where the arguments would take more bytes than that."""
+_MULTIPLES = 8
+"""Beyond that size so many multiples are looked at where it has fewer, of a dimension of multiples."""
 
 
 class NoProgram(SizeMatters):
@@ -88,8 +90,8 @@ class SlicedFunction(CalledInSlices):
         """For which sizes results are put together of others, and why, in a sentence."""
         sizes = ", ".join(map(str, self.sizes))
         return (
-            f"for every size from {self.dim.low} to {self.dim.high} of {self.dim.name}: the function, as PyTorch records it with "
-            f"a symbol for the size, acts on slices, and its programs at sizes {sizes} are one program of a slice"
+            f"for every size {self.dim.said}: the function, as PyTorch records it with a symbol for the size, acts on slices, "
+            f"and its programs at sizes {sizes} are one program of a slice"
         )
 
     def is_program_of(self, program: Graph) -> bool:
@@ -166,9 +168,12 @@ def sliced_function(
 
 
 def compared_sizes(dim: Dim, slice_bytes: int) -> list[int]:
-    """Sizes whose programs are compared: the smallest, and two primes, beside which nothing is a multiple or a divisor."""
-    sizes = range(max(dim.low, 2), max(min(dim.high, _GENERIC), min(dim.high, dim.low + _GENERIC)) + 1)
-    primes = [size for size in sizes if all(size % divisor for divisor in range(2, size))]
+    """Sizes whose programs are compared: the smallest, and two primes, beside which nothing is a multiple or a divisor; of a
+    dimension of multiples those that are so often what divides them."""
+    step = dim.multiple_of
+    most = max(_GENERIC, dim.low + max(_GENERIC, _MULTIPLES * step))
+    sizes = range(max(dim.low, 2), min(dim.high, most) + 1, step)
+    primes = primes_among(sizes, step)
     best = [size for size in dict.fromkeys([*reversed(primes), *reversed(sizes)]) if size * slice_bytes <= GENERIC_BYTES]
     chosen = best if len(best) > 1 else [*dict.fromkeys([*primes, *sizes])]
     return list(dict.fromkeys([*chosen[:2], dim.low]))
