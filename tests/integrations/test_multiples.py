@@ -18,6 +18,7 @@ from mugraph.checker.batch_ranges import check_batches
 from mugraph.checker.capacity_ranges import check_capacities
 from mugraph.checker.size_ranges import check_sizes
 from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.runtime import benchmarking
 from mugraph.sizes import capacity_results
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.dims import Declared
@@ -128,7 +129,7 @@ Asked = list[tuple[tuple[int, ...], tuple[Dim, ...]]]
 def made(case: Case, profile: bool = False) -> tuple[DynamicSuperoptimized, Asked]:
     """The result, and sizes that arguments had on the way, or kernels were timed at, with their dimensions."""
     asked: Asked = []
-    resized, ignores, medians = Declared.resized, AtCapacity.ignores_other_slots, capacity_results.medians
+    resized, ignores, medians = Declared.resized, AtCapacity.ignores_other_slots, benchmarking.medians
 
     def noted(self: Declared, sizes: tuple[int, ...], *arguments: Any) -> Any:
         asked.append((sizes, tuple(self.dims.values())))

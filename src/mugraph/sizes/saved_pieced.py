@@ -94,7 +94,7 @@ def save(
         low = f"{pieced.dim.name} {pieced.dim.low}"
         raise StorageError(f"nothing was made for {low}, and the function is not saved; list that size in `table`")
     try:
-        checked = CheckedCalls.of(calls, len(pieced.calling.inputs) - len(pieced.calling.constants))
+        checked = CheckedCalls.of(calls, len(pieced.calling.inputs) - len(pieced.calling.constants), pieced.dim.high)
     except SizeMatters as error:
         raise StorageError(f"of its calls at sizes {', '.join(map(str, calls))} alone nothing holds at others: {error}") from None
     structure, constants = structure_of(pieced.calling, len(pieced.outputs)), Contents.of(table[max(table)]).constants
@@ -229,13 +229,13 @@ class CheckedCalls:
     """How many elements of that dimension belong to a slice."""
 
     @classmethod
-    def of(cls, recorded: Mapping[int, RecordedGraph], given: int) -> CheckedCalls:
-        """Raises SizeMatters, which says why, for other calls."""
+    def of(cls, recorded: Mapping[int, RecordedGraph], given: int, high: int) -> CheckedCalls:
+        """Those of sizes up to `high`; raises SizeMatters, which says why, for other calls."""
         graphs = {size: each.module for size, each in recorded.items()}
         (size, first), (other_size, other) = graphs.items()
         one = recorded[size]
         check_results(one)
-        axes = check_calls(first, size, other, other_size)
+        axes = check_calls(first, size, other, other_size, high)
         inputs = tuple(axes[node] for node in one.placeholders)
         if all(dim is None for dim in inputs[:given]) or any(dim is not None for dim in inputs[given:]):
             raise SizeMatters("what has the dimension is none of the tensors that it is given")
@@ -347,7 +347,7 @@ class SavedPieced:
     def calls(self) -> CheckedCalls:
         """The calls; raises InvalidInput unless they do the same to every slice."""
         try:
-            return CheckedCalls.of(self.recorded, self.given)
+            return CheckedCalls.of(self.recorded, self.given, self.dim.high)
         except SizeMatters as error:
             file = self.folder / document_of(PIECED)
             raise InvalidInput(f"{file}: its calls are not those of slices: {error}; do not use it") from None

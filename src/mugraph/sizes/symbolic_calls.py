@@ -23,15 +23,15 @@ from mugraph.frontend.symbolic_sizes.symbolic_axis import check_slices
 from mugraph.sizes.pieced_functions import Axes, axes_between, paired
 
 
-def check_calls(graph: fx.GraphModule, size: int, other: fx.GraphModule, other_size: int) -> Axes:
+def check_calls(graph: fx.GraphModule, size: int, other: fx.GraphModule, other_size: int, high: int | None = None) -> Axes:
     """Where the tensors of a graph at one size have the axis, by the same graph at another size, if those calls treat all slices
-    alike at every size from 2 on.
+    alike at every size from 2 to `high`, or to no end.
 
     What differs is the same multiple of both sizes, and is that multiple of a symbol here, at which all tensors must have the
     shapes that they have in both graphs. Raises SizeMatters, naming the call, for other graphs.
     """
     axes = axes_between(graph, size, other, other_size)
-    symbolic = _Symbolic(size, axes)
+    symbolic = _Symbolic(size, axes, OneSymbol() if high is None else OneSymbol(high=max(high, 3)))
     for one, its in zip(graph.graph.nodes, other.graph.nodes, strict=True):
         symbolic.add(one, its)
     for one, its in zip(graph.graph.nodes, other.graph.nodes, strict=True):
@@ -60,7 +60,7 @@ class _Symbolic:
 
     size: int
     axes: Axes
-    symbol: OneSymbol = field(default_factory=OneSymbol)
+    symbol: OneSymbol
     graph: fx.Graph = field(default_factory=fx.Graph)
     nodes: dict[fx.Node, fx.Node] = field(default_factory=dict)
     """By node at the size."""
@@ -109,11 +109,14 @@ class _Symbolic:
         return node
 
     def _call(self, target: Any, args: Iterable[Any], kwargs: dict[str, Any] | None = None) -> fx.Node:
-        """A call with what it makes; raises SizeMatters where that is not known at all sizes."""
+        """A call with what it makes; raises SizeMatters where that is not known at all sizes, as of one that is asked whether it
+        is below 100."""
         node = self.graph.call_function(target, tuple(args), kwargs or {})
         values = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
         try:
             node.meta["val"] = self.symbol.called(target, *values)
+        except SizeMatters as error:
+            raise SizeMatters(f"{name_of(node)}: {error}") from None
         except Exception as error:  # whatever PyTorch raises where sizes do not fit
             raise SizeMatters(f"{name_of(node)}: it is not made with a symbol for the size: {error}") from None
         return node
