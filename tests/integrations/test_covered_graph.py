@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.utils import counters
 
 from mugraph.errors import CompilationFailed
 from mugraph.integrations.background import Turn
@@ -48,6 +49,27 @@ def batch(*shape: int) -> torch.Tensor:
     x = torch.randn(*shape)
     torch._dynamo.mark_dynamic(x, 0)
     return x
+
+
+def test_a_range_that_is_marked_has_one_graph_and_sizes_beyond_it_are_right() -> None:
+    """`mark_dynamic(min=, max=)` bounds Dynamo's symbol: any size in it runs by kernels made at the first call."""
+    model = nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 24), nn.SiLU()).eval()
+    fast, begun = compiled(model), counters["stats"]["unique_graphs"]
+    with torch.inference_mode():
+        first = torch.randn(20, 16)
+        torch._dynamo.mark_dynamic(first, 0, min=2, max=24)
+        torch.testing.assert_close(fast(first), model(first), rtol=1e-4, atol=1e-5)
+        done = compilations.in_all
+        assert any(made.partition.pieces for made in compilations), "kernels"
+        for size in (2, 5, 17, 23, 24):
+            x = torch.randn(size, 16)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+        assert compilations.in_all == done
+        assert counters["stats"]["unique_graphs"] - begun == 1
+        for size in (25, 60, 1):
+            x = torch.randn(size, 16)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+        assert counters["stats"]["unique_graphs"] - begun > 1, "of other sizes, which the range leaves out"
 
 
 def test_kernels_compute_first_slices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
