@@ -377,6 +377,7 @@ def verify(
     example_inputs: ExampleInputs | None = None,
     max_error: float = 2**-40,
     *,
+    dynamic: Dynamic | None = None,
     seed: int | None = None,
     properties: Sequence[str] = (),
     for_all_weights: bool = False,
@@ -394,8 +395,19 @@ def verify(
     PyTorch makes of one operator with equal operands are taken to be equal (`mugraph.pieces.comparing`). `budget` is in seconds,
     but for what PyTorch loads the first time that it traces a function in a process; when it ends before an answer, the question
     is undecided. Errors are those of `superoptimize`, and InvalidInput for properties that do not hold.
+
+    `dynamic` declares dimensions of arguments whose sizes vary, as `superoptimize` takes it: the question is then asked of all
+    sizes of their ranges, from 1 on. Of sums, products, quotients and exponentials a few sizes decide about all, which `sizes`
+    and `claim` of the verdict name (docs/theory.md, "Cutoffs"); of what else depends on a size it is undecided, with the reason,
+    unless the ranges have a few sizes only, or the functions differ at one that was looked at.
     """
     check_evidence(seed, max_error)
+    if dynamic is not None:
+        require_torch("to compare functions at all sizes")
+        from mugraph.sizes.cutoff_proofs import verified_at_all_sizes
+
+        options = {"max_error": max_error, "seed": seed, "properties": properties, "for_all_weights": for_all_weights}
+        return verified_at_all_sizes(verify, (fn_a, fn_b), example_inputs, dynamic, budget, options)
     deadline = reading(Deadline(budget), silent, fn_a, fn_b)
     try:
         pair = compared(fn_a, fn_b, example_inputs, for_all_weights=for_all_weights)

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mugraph.errors import MugraphError
@@ -34,6 +32,7 @@ from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.dims import Declared
 from mugraph.sizes.masked_calls import MaskedCalls
+from mugraph.sizes.recorded_calls import calls_of_arguments, program_of_calls
 from mugraph.sizes.sliced_functions import (
     bytes_of_slice,
     check_memory,
@@ -47,7 +46,6 @@ from mugraph.verifier import verify_graphs
 
 _SLOTS_MORE = 3
 """Slots behind the largest size that is looked at in float64."""
-_KINDS = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,42 +132,9 @@ def masked_as_recorded(
     if not all(isinstance(each, torch.Tensor) for each in given):
         raise SizeMatters("an argument is no tensor")
     program = recorded(fn, declared, args, kwargs, deadline)
-    if any(spec.kind is not OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs):
-        raise SizeMatters("it changes a tensor")
-    if not all(isinstance(spec.arg, TensorArgument) for spec in program.graph_signature.output_specs):
-        raise SizeMatters("it returns something else than tensors")
-    original = _with_own_tensors(program)
+    original = calls_of_arguments(program)
     graph = masked(original.graph, original)
     return MaskedFunction(dim, graph, tuple(given), structure, program.call_spec.out_spec, original, sizes)
-
-
-class _AsRecorded(torch.nn.Module):
-    """Recorded calls that are called as the function is. The tensors that they bring along are this module's, which is recorded
-    once: those in the closure of a function have to be found first."""
-
-    def __init__(self, calls: fx.GraphModule, unflatten: Callable[[list[Any]], Any]) -> None:
-        super().__init__()
-        self.calls = calls
-        self.unflatten = unflatten
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.unflatten(self.calls(*tree_flatten((args, kwargs))[0]))
-
-
-def _with_own_tensors(program: ExportedProgram) -> fx.GraphModule:
-    """A recorded function as a graph of its arguments alone: the tensors that it brings along are the module's."""
-    tensors: dict[str, torch.Tensor] = {}
-    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    brought = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs if spec.kind in _KINDS}
-    for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name in brought:
-            name, target = f"tensor_{len(tensors)}", brought[node.name]
-            tensors[name] = program.state_dict[target] if target in program.state_dict else program.constants[target]
-            copies[node] = graph.get_attr(name)
-            copies[node].meta["val"] = node.meta["val"]
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    return fx.GraphModule(tensors, graph)
 
 
 def _checked_program(
@@ -177,11 +142,10 @@ def _checked_program(
 ) -> Traced:
     """The recorded calls at a size as a program; raises SizeMatters unless that of the function is proved to be the same, and
     its results are memory of their own."""
-    at_size = concrete(found.original, tree_flatten((tuple(args), dict(kwargs)))[0])
     examples = dict(kwargs) or tuple(args)
     asked = trace(fn, examples)
     check_memory(asked)
-    program = trace(_AsRecorded(at_size, found.unflatten), examples)
+    program = program_of_calls(found.original, found.unflatten, args, kwargs)
     pair = compared(asked, program, examples)
     if pair.mismatch is not None or not verify_graphs(pair.left, pair.right).equivalent:
         raise SizeMatters(f"its program at size {size} is another one than is recorded for all sizes")

@@ -6,7 +6,8 @@ from mugraph.verifier.float_checks import float_check
 from mugraph.verifier.float_report import FloatReport, ScaleError
 from mugraph.verifier.properties import Property
 from mugraph.verifier.prover import Proof, prove
-from mugraph.verifier.random_tests import Verdict, by_random_tests, is_beyond_tests, recheck, verify_graphs
+from mugraph.verifier.random_tests import by_random_tests, is_beyond_tests, recheck, verify_graphs
+from mugraph.verifier.verdicts import Verdict
 
 __all__ = [
     "Certificate",

@@ -34,7 +34,6 @@ from mugraph.verifier.infinities import infinities_apart
 from mugraph.verifier.known_values import NOTHING, Known
 from mugraph.verifier.properties import Property, known_properties
 from mugraph.verifier.random_tests import (
-    Verdict,
     are_large,
     by_random_tests,
     in_pieces,
@@ -46,6 +45,7 @@ from mugraph.verifier.random_tests import (
 )
 from mugraph.verifier.theories import ARITHMETIC, by_properties, pointwise, z3_installed, z3_module
 from mugraph.verifier.through_cores import core_pair
+from mugraph.verifier.verdicts import Verdict
 from mugraph.verifier.zero_divisors import nowhere_defined
 
 _CLOSE = 1e-9

@@ -24,6 +24,7 @@ from mugraph.verifier.semantics import WITH_PROPERTIES, Semantics, beyond_ration
 from mugraph.verifier.separate_inputs import separate_slice
 from mugraph.verifier.through_cores import CorePair, core_pair
 from mugraph.verifier.trials import Trials, input_shapes
+from mugraph.verifier.verdicts import Verdict
 from mugraph.verifier.zero_divisors import LAWS_FAMILY, nowhere_defined
 
 _LAWS_ELEMENTS = 1 << 26
@@ -40,60 +41,6 @@ _NEITHER_LAW_ALONE = (
     "the programs agree by sqrt(x y) = sqrt(x) sqrt(y) and sqrt(x)**2 = x together, or with exp(x + y) = exp(x) exp(y), and only "
     "each of the first by itself has one; take the roots of products in the same way in both programs"
 )
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Verdict:
-    """The answer to whether two programs compute the same.
-
-    `counterexample` is the witness of programs that are different, None for all others. `properties` are identities and
-    properties of operators that made equal what the tests cannot; the certificate is then of the graphs that were left to test.
-    `domain` names the part of the inputs on which equality holds where that is not known to be all of them; `question` says
-    what was asked of the tensors that the functions bring along.
-    """
-
-    certificate: Certificate
-    counterexample: Counterexample | None = None
-    properties: tuple[str, ...] = ()
-    domain: str = ""
-    question: str = ""
-
-    def __repr__(self) -> str:
-        """One line: the answer with its bound or reason, and the inputs that it is limited to."""
-        return f"<Verdict: {self.certificate.in_words}{f'; only where both are defined: {self.domain}' if self.domain else ''}>"
-
-    @property
-    def outcome(self) -> Outcome:
-        """Equivalent, different, or undecided."""
-        return self.certificate.outcome
-
-    @property
-    def equivalent(self) -> bool | None:
-        """True or False where the question is decided, else None."""
-        return _ANSWERS[self.outcome]
-
-    @property
-    def error_bound(self) -> float | None:
-        """The probability that a pair which is not equivalent is accepted; None where none can be stated."""
-        return self.certificate.error_bound
-
-    @property
-    def reason(self) -> str:
-        """Why there is no bound or no answer; empty when there is nothing to explain."""
-        return self.certificate.reason
-
-    def refuted(self, witness: Counterexample) -> Verdict:
-        """The same with a witness of the difference."""
-        certificate = replace(self.certificate, outcome=Outcome.DIFFERENT, error_bound=None, reason=str(witness))
-        return replace(self, certificate=certificate, counterexample=witness)
-
-    def undecided(self, reason: str) -> Verdict:
-        """The same without an answer."""
-        certificate = replace(self.certificate, outcome=Outcome.UNDECIDED, error_bound=None, reason=f"undecided: {reason}")
-        return replace(self, certificate=certificate)
-
-
-_ANSWERS = {Outcome.EQUIVALENT: True, Outcome.DIFFERENT: False, Outcome.UNDECIDED: None}
 
 
 def check_max_error(max_error: object) -> None:

@@ -6,7 +6,11 @@ One size:
   rules of `slice_rules`.
 - `masked_axis`: graphs that reduce the axis, as graphs of a capacity that hold any smaller size; `masked_parts`: the parts of a
   graph that can be.
-- `equations`: those of `einsum`, as both see them.
+- `equations`: those of `einsum`, as all of these see them.
+
+Any number of sizes:
+
+- `index_counts`: at how many sizes two functions have to be equal to be so at all; `count_rules`: what calls do to these counts.
 
 Two sizes, as a batch and a length:
 

@@ -1,0 +1,138 @@
+"""Random functions of any size that the theorem of cutoffs decides about, compared at all sizes from 1 to 8 by exact arithmetic.
+
+    python benchmarks/cutoff_pairs.py                              # 4,200 pairs, 100 spans, 100 pairs through mugraph.verify
+    python benchmarks/cutoff_pairs.py --families 5 --spans 5 --verified 5 --output /tmp/cutoffs.json
+
+A *family* is a random function of two tensors (`mugraph.testing.summed_functions`), the same in other words, and with mistakes.
+The rules count at how many sizes two of them must be equal to be so at all. A pair that agrees there modulo 2**61 - 1 is
+accepted, and wrong if it differs at another size, of up to 8 and two more than the last that was looked at. *Spans* are products of up to
+three sums over rows and of numbers made of the size: all linear combinations of them that vanish at the sizes that decide are
+computed, and must vanish at the others, so that all pairs of combinations are asked about at once. With one size fewer some do
+not (`spans with one size fewer: wrong`). Pairs that are *verified* are asked of `mugraph.verify(dynamic=)`; what it calls
+equivalent is compared at sizes from 1 to 8. Exit code 1 where something that was accepted differs. Totals go to
+`benchmarks/results/cutoff-pairs.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch
+
+import mugraph
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.testing.summed_functions import (
+    WIDTH,
+    Member,
+    Plan,
+    at_point,
+    function_of,
+    in_other_words,
+    random_plan,
+    span_of_sums,
+    with_mistake,
+)
+
+RESULT = Path(__file__).parent / "results" / "cutoff-pairs.json"
+SIZES = range(1, 9)
+MEMBERS = 7
+"""Functions of a family, of which all pairs are asked about."""
+MOST_SIZES = 16
+"""Pairs that more sizes would decide about are left out."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all three and write what was found; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", type=int, default=200, help="how many families of functions (default: 200)")
+    parser.add_argument("--spans", type=int, default=100, help="how many lists of products of sums (default: 100)")
+    parser.add_argument("--verified", type=int, default=100, help="pairs that mugraph.verify is asked (default: 100)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    started, counts, wrong = time.process_time(), Counter[str](), list[str]()
+    for number in range(options.families):
+        wrong += judged_family(options.seed + number, counts)
+    for number in range(options.spans):
+        wrong += judged_span(options.seed + number, counts)
+    for number in range(options.verified):
+        wrong += judged_by_verify(options.seed + number, counts)
+    record = {"counts": dict(sorted(counts.items())), "wrong": wrong, "seconds": time.process_time() - started}
+    options.output.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record, indent=1))
+    return 1 if wrong else 0
+
+
+def drawn_plans(seed: int, steps: int, members: int) -> list[Plan]:
+    """A function, and others that are the same in other words or with a mistake."""
+    draw = random.Random(seed)
+    plan = random_plan(draw, draw.randrange(1, steps + 1))
+    return [plan, *((with_mistake if number % 2 else in_other_words)(plan, draw) for number in range(1, members))]
+
+
+def judged_family(seed: int, counts: Counter[str]) -> list[str]:
+    """Count pairs of functions and what became of them; what is wrong with them."""
+    members: list[Member] = []
+    for plan in drawn_plans(seed, 5, MEMBERS):
+        try:
+            members.append(Member(function_of(plan)))
+        except SizeMatters:
+            counts["functions refused"] += 1
+    wrong = []
+    for left, right in itertools.combinations(members, 2):
+        sizes = left.deciding_sizes(right)
+        if len(sizes) > MOST_SIZES:
+            counts["pairs with too many sizes"] += 1
+            continue
+        counts["pairs"] += 1
+        others = range(1, max(*SIZES, sizes[-1] + 2) + 1)
+        differ = [size for size in others if left.agrees(right, size, seed + 1) is False]
+        accepted = left.is_accepted(right, sizes, seed)
+        counts["pairs accepted"] += accepted
+        counts["pairs that differ"] += bool(differ)
+        counts["pairs that differ, and not at the first size"] += bool(differ) and differ[0] > 1
+        early = left.is_accepted(right, sizes[:1], seed) and left.is_accepted(right, sizes[:-1], seed)
+        counts["pairs with one size fewer: wrong"] += early and bool(differ)
+        if accepted and differ:
+            wrong.append(f"family {seed}: accepted at {[*sizes]}, differs at {differ}")
+    return wrong
+
+
+def judged_span(seed: int, counts: Counter[str]) -> list[str]:
+    """Count a span and what became of it; what is wrong with it."""
+    span = span_of_sums(random.Random(seed))
+    counts["spans"] += 1
+    counts["combinations of spans that vanish"] += len(span.vanishing(span.sizes))
+    counts["spans with one size fewer: wrong"] += not span.vanish_at_all(span.sizes[:-1])
+    return [] if span.vanish_at_all(span.sizes) else [f"span {seed}"]
+
+
+def judged_by_verify(seed: int, counts: Counter[str]) -> list[str]:
+    """Count what `mugraph.verify` says of a pair; what is wrong with it."""
+    left, right = map(function_of, random.Random(seed).sample(drawn_plans(seed, 3, 3), 2))
+    rows: Any = {0: {0: mugraph.Dim("n", 1, 1000)}, 1: {0: mugraph.Dim("n", 1, 1000)}}
+    example = torch.randn(3, WIDTH), torch.randn(3, WIDTH), torch.randn(WIDTH, WIDTH)
+    verdict = mugraph.verify(left, right, example, dynamic=rows, seed=seed)
+    counts[f"verified: {verdict.outcome}"] += 1
+    points = [(at_point(left, size, seed), at_point(right, size, seed)) for size in SIZES]
+    agreed = [None if ours is None or its is None else bool((ours == its).all()) for ours, its in points]
+    if verdict.equivalent and False in agreed:
+        return [f"verified {seed}: equivalent, and differs at size {1 + agreed.index(False)}"]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,302 @@
+"""Whether two functions compute the same at every size of their dynamic dimensions, by tests at a few.
+
+Both are recorded with a symbol for each size. What the recorded calls compute is a family of quotients of sums whose terms have
+few indices, counted by `mugraph.frontend.symbolic_sizes.count_rules`: two such families that are equal at a few sizes, from a
+first one on, are equal at all (docs/theory.md, "Cutoffs"). Size 1, which the symbols do not speak of, is tested, and ranges of
+few sizes are, size by size, whatever the functions do.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
+
+from mugraph.errors import InvalidInput, MugraphError
+from mugraph.frontend.calls.calling import arguments_of
+from mugraph.frontend.calls.pytree import Traced
+from mugraph.frontend.comparison import Comparison, compared
+from mugraph.frontend.recording.compiler_questions import asked_outside_torch
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.frontend.symbolic_sizes.count_rules import Counted, Returned, counted
+from mugraph.frontend.symbolic_sizes.index_counts import Cutoff, cutoffs
+from mugraph.ir.graph import Graph
+from mugraph.ir.program import Program
+from mugraph.selection.whole_programs import reading
+from mugraph.sizes.dims import Declared, Dim, Dynamic, Sizes
+from mugraph.sizes.recorded_calls import calls_of_arguments, program_of_calls
+from mugraph.sizes.sliced_functions import bytes_of_slice, check_questions, check_time, compared_sizes, recorded
+from mugraph.support.deadline import Deadline
+from mugraph.support.progress import silent
+from mugraph.verifier.certificate import Outcome
+from mugraph.verifier.generic_inputs import without_generic_values
+from mugraph.verifier.verdicts import Verdict
+
+_LISTED = 8
+"""Ranges of so many sizes are tested size by size."""
+_MOST = 48
+"""Tests of one pair of functions, at most."""
+_LARGEST_BYTES = 1 << 28
+"""Arguments of a test take so many bytes at most."""
+
+Fn = Callable[..., Any]
+Verify = Callable[..., Verdict]
+"""`mugraph.verify`."""
+
+
+def verified_at_all_sizes(
+    verify: Verify,
+    functions: tuple[Any, Any],
+    example_inputs: Any,
+    dynamic: Dynamic,
+    budget: float | None,
+    options: Mapping[str, Any],
+) -> Verdict:
+    """The answer for all sizes of the ranges in `dynamic`, from 1 on; undecided, with the reason, where there is none.
+
+    `options` are the others of `verify`. Raises InvalidInput and ShapeMismatch for functions and examples that do not fit the
+    declaration, and what `verify` raises.
+    """
+    if example_inputs is None or any(not callable(fn) or isinstance(fn, Program | Graph) for fn in functions):
+        raise InvalidInput("dynamic dimensions are those of PyTorch functions' example_inputs; a program has fixed sizes")
+    if options["for_all_weights"]:
+        raise InvalidInput("for_all_weights is asked of one size; leave it out with dynamic=, or make the weights arguments")
+    deadline = reading(Deadline(budget), silent, *functions)
+    args, kwargs = arguments_of(example_inputs)
+    declared = Declared.of(dynamic)
+    if 0 in declared.sizes_of(args, kwargs):
+        raise InvalidInput("the example has size 0 of a dimension; give one of size 1 or more")
+
+    def decide(ours: Any, theirs: Any, examples: Any) -> Verdict:
+        return verify(ours, theirs, examples, budget=deadline.remaining, **options)
+
+    return _Question(decide, functions, declared.from_one(), tuple(args), dict(sorted(kwargs.items())), deadline).answer()
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Two functions, and for which sizes they are asked about."""
+
+    decide: Callable[[Any, Any, Any], Verdict]
+    """Of two functions, or programs of them, for example inputs."""
+    functions: tuple[Fn, Fn]
+    declared: Declared
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    deadline: Deadline
+
+    def answer(self) -> Verdict:
+        """What tests say, one after the other until there is an answer."""
+        example = self.declared.sizes_of(self.args, self.kwargs)
+        verdict = self._decided(example)
+        tested = {example: verdict}
+        try:
+            for ranges in _parts([*self.declared.dims.values()]) if verdict.equivalent else ():
+                for sizes, verdict in self._tests(ranges):
+                    tested[sizes] = verdict
+                    if verdict.outcome is Outcome.UNDECIDED:
+                        verdict = verdict.undecided(f"at {self._text(sizes)}: {verdict.reason.removeprefix('undecided: ')}")
+                    if not verdict.equivalent:
+                        return self._answered(verdict, tested)
+        except SizeMatters as error:
+            verdict = verdict.undecided(str(error))
+        except MugraphError as error:  # whatever keeps what is recorded from being a program
+            verdict = verdict.undecided(f"what is recorded for all sizes is no program: {error}")
+        return self._answered(verdict, tested)
+
+    def _answered(self, verdict: Verdict, tested: Mapping[Sizes, Verdict]) -> Verdict:
+        """The verdict at the last sizes, or the weakest of those that decide about all."""
+        names = [*self.declared.dims]
+        sizes = tuple(dict(zip(names, each, strict=True)) for each in tested)
+        if not verdict.equivalent:
+            return replace(verdict, sizes=sizes)
+        weakest = max(tested.values(), key=lambda each: each.error_bound or 0.0)
+        used = tuple(dict.fromkeys(name for each in tested.values() for name in each.properties))
+        domain = next((each.domain for each in tested.values() if each.domain), "")
+        ranges = " and ".join(f"from {dim.low} to {dim.high} of {dim.name}" for dim in self.declared.dims.values())
+        at = ", ".join(str(each[0] if len(each) == 1 else each) for each in sorted(tested))
+        return replace(weakest, properties=used, domain=domain, sizes=sizes, claim=f"for every size {ranges}, by tests at {at}")
+
+    def _tests(self, ranges: Sequence[Dim]) -> Iterator[tuple[Sizes, Verdict]]:
+        """Sizes and the verdict there, until these decide about all sizes in ranges that have either 1 alone or nothing below 2.
+        Raises SizeMatters where none do."""
+        if math.prod(dim.high - dim.low + 1 for dim in ranges) <= _LISTED:
+            for sizes in itertools.product(*(range(dim.low, dim.high + 1) for dim in ranges)):
+                yield sizes, self._decided(sizes)
+            return
+        families = [self._recorded(fn, ranges) for fn in self.functions]
+        chosen = [*itertools.product(*_chosen(ranges, _cutoffs(*(family.counted.outputs for family in families))))]
+        self._check_amount(chosen)
+        for sizes in chosen:
+            yield sizes, self._decided_as_recorded(families, sizes)
+        self._check_recorded(families, chosen[-1])
+
+    def _check_amount(self, chosen: Sequence[Sizes]) -> None:
+        """Raise SizeMatters for more or larger tests than are run."""
+        if len(chosen) > _MOST:
+            raise SizeMatters(f"{len(chosen)} tests would decide about all sizes, and {_MOST} are run at most")
+        largest = max(self._bytes(sizes) for sizes in chosen)
+        if largest > _LARGEST_BYTES:
+            raise SizeMatters(f"a test at {self._text(chosen[-1])} would take {largest >> 20} MiB of arguments")
+
+    def _text(self, sizes: Sizes) -> str:
+        """Sizes as messages have them."""
+        return ", ".join(f"{name} = {size}" for name, size in zip(self.declared.dims, sizes, strict=True))
+
+    def _bytes(self, sizes: Sizes) -> int:
+        """Bytes of arguments with dynamic dimensions, of these sizes."""
+        chosen, total = dict(zip(self.declared.dims, sizes, strict=True)), dict[int, int]()
+        for _, tensor, position, dim in self.declared.places(self.args, self.kwargs):
+            bytes_of = total.get(id(tensor), tensor.numel() * tensor.element_size())
+            total[id(tensor)] = bytes_of // tensor.shape[position] * chosen[dim.name]
+        return sum(total.values())
+
+    def _examples(self, sizes: Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        check_time(self.deadline, f"what they are at {self._text(sizes)}")
+        return self.declared.resized(sizes, self.args, self.kwargs)
+
+    def _decided(self, sizes: Sizes) -> Verdict:
+        """The verdict on the functions at some sizes."""
+        args, kwargs = self._examples(sizes)
+        return self.decide(*self.functions, kwargs or args)
+
+    def _decided_as_recorded(self, families: Sequence[_Family], sizes: Sizes) -> Verdict:
+        """The verdict on the recorded calls at some sizes, where it is evidence for others; on the functions where they differ.
+
+        Raises SizeMatters where the functions do not differ as the calls do, and where nothing follows for other sizes.
+        """
+        args, kwargs = self._examples(sizes)
+        examples = kwargs or args
+        left, right = (family.program(args, kwargs) for family in families)
+        verdict = self.decide(left, right, examples)
+        if verdict.outcome is Outcome.DIFFERENT:
+            own = self._decided(sizes)
+            if own.equivalent:
+                raise SizeMatters(f"at {self._text(sizes)} their recorded calls differ, and they do not; please report this")
+            return own
+        if verdict.equivalent and not all(family.has_values for family in families):
+            self._check_values(families, compared(left, right, examples), sizes)
+        return verdict
+
+    def _check_values(self, families: Sequence[_Family], pair: Comparison, sizes: Sizes) -> None:
+        """Raise SizeMatters unless functions that may divide by zero have values at nearly all inputs of these sizes."""
+        if not all(family.counted.analytic for family in families):
+            raise SizeMatters("they divide by a sum over an axis of varying size that may be 0, and are no analytic functions")
+        reason = without_generic_values(pair.left, pair.right, pair.fixed)
+        if reason:
+            raise SizeMatters(f"at {self._text(sizes)} they may have a value nowhere: {reason}")
+
+    def _check_recorded(self, families: Sequence[_Family], sizes: Sizes) -> None:
+        """Raise SizeMatters unless the functions are what was recorded of them, at these sizes."""
+        args, kwargs = self._examples(sizes)
+        for fn, family in zip(self.functions, families, strict=True):
+            if not self.decide(fn, family.program(args, kwargs), kwargs or args).equivalent:
+                raise SizeMatters(f"the program of one at {self._text(sizes)} is another one than is recorded for all sizes")
+
+    def _recorded(self, fn: Fn, ranges: Sequence[Dim]) -> _Family:
+        """A function's calls at all sizes of ranges; raises SizeMatters where they are not known, or not counted."""
+        varying = {dim.name: dim for dim in ranges if dim.low < dim.high}
+        kept = {
+            argument: {place: varying[dim.name] for place, dim in dims.items() if dim.name in varying}
+            for argument, dims in self.declared.dynamic.items()
+        }
+        declared = Declared.of({argument: dims for argument, dims in kept.items() if dims})
+        args, kwargs = self._examples(self._generic(ranges, declared))
+        with asked_outside_torch() as asked:
+            program = recorded(fn, declared, args, kwargs, self.deadline)
+        check_questions(asked)
+        calls = calls_of_arguments(program)
+        names = _names_of_symbols(calls.graph, declared, args, kwargs)
+        for node in calls.graph.nodes:
+            if node.op == "get_attr" and not bool(torch.isfinite(getattr(calls, node.target)).all()):
+                raise SizeMatters("a tensor that a function brings along has numbers that are not finite")
+        return _Family(calls, program.call_spec.out_spec, counted(calls.graph, names))
+
+    def _generic(self, ranges: Sequence[Dim], declared: Declared) -> Sizes:
+        """Sizes at which a function is recorded, each another one where there are as many."""
+        taken: list[int] = []
+        for dim in ranges:
+            slice_bytes = bytes_of_slice(declared, self.args, self.kwargs)
+            sizes = [dim.low] if dim.low == dim.high else compared_sizes(dim, slice_bytes)
+            taken.append(next((size for size in sizes if size not in taken), sizes[0]))
+        return tuple(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What PyTorch recorded of a function with symbols for sizes, and bounds on what it returns."""
+
+    calls: fx.GraphModule
+    results: TreeSpec
+    counted: Counted
+
+    @property
+    def has_values(self) -> bool:
+        """Whether it has a value wherever its local elements are defined, at every size."""
+        return all(each.bounds.everywhere for each in self.counted.outputs)
+
+    def program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+        """The calls at the sizes of arguments."""
+        return program_of_calls(self.calls, functools.partial(tree_unflatten, treespec=self.results), args, kwargs)
+
+
+def _parts(dims: Sequence[Dim]) -> list[tuple[Dim, ...]]:
+    """Ranges that make up all sizes, in which every dimension has size 1 or sizes from 2 on."""
+    choices = [
+        [
+            replace(dim, low=low, high=high)
+            for low, high in ((dim.low, min(dim.high, 1)), (max(dim.low, 2), dim.high))
+            if low <= high
+        ]
+        for dim in dims
+    ]
+    return [*itertools.product(*choices)]
+
+
+def _cutoffs(left: Sequence[Returned], right: Sequence[Returned]) -> dict[str, Cutoff]:
+    """The cutoffs of two functions that return tensors of the same shapes, by dimension; raises SizeMatters for others."""
+    if [(each.shape, each.dtype) for each in left] != [(each.shape, each.dtype) for each in right]:
+        raise SizeMatters("they return tensors of different shapes or types")
+    found: dict[str, Cutoff] = {}
+    for ours, theirs in zip(left, right, strict=True):
+        for name, cutoff in cutoffs(ours.bounds, theirs.bounds, ours.shape).items():
+            found[name] = found[name] | cutoff if name in found else cutoff
+    return found
+
+
+def _chosen(ranges: Sequence[Dim], found: Mapping[str, Cutoff]) -> list[range]:
+    """Sizes of each dimension that decide about all in its range: those from the cutoff on, or all."""
+    chosen = []
+    for dim in ranges:
+        cutoff = found.get(dim.name, Cutoff(1, 1))
+        first = max(cutoff.first, dim.low)
+        fits = first + cutoff.count - 1 <= dim.high
+        chosen.append(range(first, first + cutoff.count) if fits else range(dim.low, dim.high + 1))
+    return chosen
+
+
+def _names_of_symbols(graph: fx.Graph, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Any, str]:
+    """The dimension that each symbol of a recorded graph of arguments is the size of; raises SizeMatters for other sizes."""
+    values = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
+    given = [*enumerate(args), *kwargs.items()]
+    leaves = [tree_leaves(value) for _, value in given]
+    if not all(isinstance(leaf, torch.Tensor) for leaf in itertools.chain(*leaves)) or len(values) != sum(map(len, leaves)):
+        raise SizeMatters("an argument is no tensor")
+    starts = itertools.accumulate(map(len, leaves), operator.add, initial=0)
+    place_of = {argument: start for (argument, _), start in zip(given, starts, strict=False)}
+    names: dict[Any, str] = {}
+    for argument, tensor, position, dim in declared.places(args, kwargs):
+        size = values[place_of[argument]].shape[position % tensor.dim()]
+        if not isinstance(size, torch.SymInt) or not size.node.expr.is_Symbol:
+            raise SizeMatters(f"the size of {dim.name} is not recorded as a symbol")
+        if names.setdefault(size.node.expr, dim.name) != dim.name:
+            raise SizeMatters(f"the sizes of {names[size.node.expr]} and {dim.name} are recorded as one")
+    return names
