@@ -96,7 +96,7 @@ class _Question:
     def answer(self) -> Verdict:
         """What tests say, one after the other until there is an answer."""
         example = self.declared.sizes_of(self.args, self.kwargs)
-        verdict = self._decided(example)
+        verdict = self.decide(*self.functions, self.kwargs or self.args)
         tested = {example: verdict}
         try:
             for ranges in _parts([*self.declared.dims.values()]) if verdict.equivalent else ():

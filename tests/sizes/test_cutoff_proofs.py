@@ -1,0 +1,279 @@
+"""Equality at every size by tests at a few: what is called equal is, and what is equal at small sizes only is not."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mugraph
+from mugraph import Dim
+from mugraph.errors import InvalidInput, ShapeMismatch
+from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.testing.summed_functions import (
+    Member,
+    counts_of,
+    function_of,
+    in_other_words,
+    random_plan,
+    span_of_sums,
+    with_mistake,
+)
+from mugraph.verifier import Verdict
+
+N = Dim("n", 1, 1000)
+FROM_TWO = Dim("n", 2, 1000)
+BATCH = Dim("batch", 1, 100)
+X = torch.randn(3, 2)
+Fn = Callable[..., Any]
+
+
+def asked(left: Fn, right: Fn, *inputs: torch.Tensor, dim: Dim = N, **options: Any) -> Verdict:
+    """The verdict on functions of tensors that have the dimension first."""
+    given = inputs or (X,)
+    return mugraph.verify(left, right, given, dynamic={number: {0: dim} for number in range(len(given))}, seed=1, **options)
+
+
+def power_sum(x: torch.Tensor, power: int) -> torch.Tensor:
+    return (x**power).sum(0)
+
+
+def elementary(x: torch.Tensor, order: int) -> torch.Tensor:
+    """`order!` times the elementary symmetric polynomial, by Newton's identities; 0 where there are fewer rows."""
+    p = {power: power_sum(x, power) for power in range(1, 5)}
+    if order == 2:
+        return p[1] ** 2 - p[2]
+    if order == 3:
+        return p[1] ** 3 - 3 * p[1] * p[2] + 2 * p[3]
+    return p[1] ** 4 - 6 * p[1] ** 2 * p[2] + 3 * p[2] ** 2 + 8 * p[1] * p[3] - 6 * p[4]
+
+
+def zero(x: torch.Tensor) -> torch.Tensor:
+    return 0 * x.sum(0)
+
+
+def numbered(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(len(x), dtype=torch.float32)[:, None]
+
+
+def test_the_verdict_says_for_which_sizes_it_is_and_by_which() -> None:
+    verdict = asked(lambda x: (2 * x + 1).sum(0), lambda x: 2 * x.sum(0) + x.shape[0])
+    assert verdict.equivalent
+    assert verdict.claim == "for every size from 1 to 1000 of n, by tests at 1, 2, 3"
+    assert verdict.sizes == ({"n": 3}, {"n": 1}, {"n": 2})
+    assert verdict.claim in repr(verdict)
+    assert 0 < (verdict.error_bound or 0) <= 2**-40
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_identities_of_fewer_rows_than_indices_are_found_out(order: int) -> None:
+    verdict = asked(lambda x: elementary(x, order), zero, X[:1])
+    assert verdict.outcome == "different"
+    assert verdict.sizes[-1] == {"n": order}
+    assert verdict.counterexample is not None
+
+
+@pytest.mark.parametrize("last", [2, 3, 4])
+def test_numbers_that_are_zero_at_some_sizes_are_found_out(last: int) -> None:
+    def vanishing(x: torch.Tensor) -> torch.Tensor:
+        for size in range(2, last + 1):
+            x = x * (x.shape[0] - size)
+        return x
+
+    verdict = asked(vanishing, lambda x: 0 * x, X[:2], dim=FROM_TWO)
+    assert verdict.outcome == "different"
+    assert verdict.sizes[-1] == {"n": last + 1}
+
+
+def test_a_square_and_a_line_meet_at_two_sizes() -> None:
+    verdict = asked(lambda x: x.sum(0) * (x.shape[0] ** 2 - 5 * x.shape[0]), lambda x: -6 * x.sum(0), X[:2], dim=FROM_TWO)
+    assert verdict.outcome == "different"
+    assert verdict.sizes[-1] == {"n": 4}
+
+
+def test_a_mean_is_no_sum_times_a_number() -> None:
+    assert asked(lambda x: x.mean(0), lambda x: x.sum(0) / x.shape[0]).equivalent
+    verdict = asked(lambda x: x.mean(0), lambda x: x.sum(0) / 3)
+    assert verdict.outcome == "different"
+    assert verdict.sizes[-1] == {"n": 1}
+
+
+def test_attention_is_one_function_for_any_number_of_keys_and_samples() -> None:
+    def divided_last(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        powers = torch.exp(q @ k.transpose(-1, -2) / 2)
+        return powers @ v / powers.sum(-1, keepdim=True)
+
+    q, k, v = torch.randn(2, 1, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    dynamic: Any = {0: {0: BATCH}, 1: {0: BATCH, 1: N}, 2: {0: BATCH, 1: N}}
+    verdict = mugraph.verify(F.scaled_dot_product_attention, divided_last, (q, k, v), dynamic=dynamic)
+    assert verdict.equivalent
+    assert verdict.claim.startswith("for every size from 1 to 100 of batch and from 1 to 1000 of n, by tests at (1, 1), (1, 2), ")
+    assert {"batch": 2, "n": 4} in verdict.sizes
+    scaled = mugraph.verify(
+        lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2), -1) @ v, divided_last, (q, k, v), dynamic=dynamic
+    )
+    assert scaled.outcome == "different"
+
+
+def test_any_function_of_a_row_may_stand_in_sums_over_rows() -> None:
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1)
+
+    assert asked(lambda x: torch.relu(norm(x)).mean(0), lambda x: torch.relu(norm(x)).sum(0) / x.shape[0]).equivalent
+    assert asked(lambda x: torch.softmax(norm(x), -1).sum(0) * 2, lambda x: (2 * torch.softmax(norm(x), -1)).sum(0)).equivalent
+    assert asked(lambda x: F.layer_norm(x, (2,)).sum(0), lambda x: F.layer_norm(x, (2,)).sum(0) * 1.5).outcome == "different"
+
+
+def test_pairs_of_rows_are_compared_where_both_are_one() -> None:
+    def off_diagonal(x: torch.Tensor) -> torch.Tensor:
+        return x @ x.T - x @ x.T
+
+    assert asked(off_diagonal, lambda x: 0 * (x @ x.T)).equivalent
+    verdict = asked(lambda x: x[:, :1] @ x[:, 1:].T, lambda x: x[:, 1:] @ x[:, :1].T, X[:1])
+    assert verdict.outcome == "different"
+    assert verdict.sizes == ({"n": 1}, {"n": 2})
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "reason"),
+    [
+        (lambda x: x.flip(0).sum(0), lambda x: x.sum(0), "acts along the axis"),
+        (lambda x: x.sum(0).exp(), lambda x: (x * 1).sum(0).exp() * 1, "an exponential of sums"),
+        (lambda x: x.amax(0), lambda x: -((-x).amin(0)), "acts along the axis"),
+        (lambda x: torch.relu(x.sum(0)), lambda x: torch.relu((1 * x).sum(0)), "no sum, product or quotient of sums"),
+        (lambda x: torch.relu(x / x.shape[0]), lambda x: torch.relu(x) / x.shape[0], "no sum, product or quotient of sums"),
+        (lambda x: torch.softmax(x @ x.T, -1).mean(0), lambda x: torch.softmax(x @ x.T, -1).sum(0) / x.shape[0], "at each index"),
+        (lambda x: x.sum(0) * (1 / x.shape[0]), lambda x: x.mean(0), "Python computes of sizes"),
+        (lambda x: x.prod(0), lambda x: (1 * x).prod(0) * 1, "acts along the axis"),
+        (lambda x: (x * numbered(x)).sum(0), lambda x: (numbered(x) * (1 * x)).sum(0) * 1, "arange"),
+    ],
+)
+def test_what_a_few_sizes_do_not_decide_is_undecided(left: Fn, right: Fn, reason: str) -> None:
+    verdict = asked(left, right)
+    assert verdict.outcome == "undecided"
+    assert reason in verdict.reason
+
+
+def test_divisors_that_may_be_zero_are_looked_at_at_each_size() -> None:
+    def centred(x: torch.Tensor) -> torch.Tensor:
+        return (x * x).sum(0) / (x.sum(0) ** 2 - (x * x).sum(0))  # 0 / 0 of one row
+
+    assert asked(lambda x: (x * x).sum(0) / x.sum(0), lambda x: (3 * x * x).sum(0) / (3 * x).sum(0)).equivalent
+    assert asked(centred, lambda x: centred(2 * x)).outcome == "undecided"
+    assert asked(centred, lambda x: centred(2 * x), dim=FROM_TWO).equivalent
+    opaque = asked(lambda x: x.sum(0) / torch.relu(x).sum(0), lambda x: (2 * x).sum(0) / torch.relu(2 * x).sum(0))
+    assert opaque.outcome == "undecided"
+    assert "may be 0" in opaque.reason
+    at_four = asked(lambda x: x.sum(0) / (x.shape[0] - 4), lambda x: 2 * x.sum(0) / (x.shape[0] - 4) / 2, dim=FROM_TWO)
+    assert at_four.outcome == "undecided"
+
+
+def test_functions_that_branch_on_the_size_are_not_taken_for_one() -> None:
+    def odd_one_out(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0) * (2 if x.shape[0] == 7 else 1)
+
+    verdict = asked(odd_one_out, lambda x: x.sum(0))
+    assert verdict.outcome == "undecided"
+
+
+def test_ranges_of_few_sizes_are_tested_one_by_one() -> None:
+    verdict = asked(lambda x: x.flip(0).sum(0), lambda x: x.sum(0), dim=Dim("n", 0, 4))
+    assert verdict.equivalent
+    assert verdict.claim == "for every size from 1 to 4 of n, by tests at 1, 2, 3, 4"
+
+
+def test_arguments_by_name_have_their_own_sizes() -> None:
+    def left(b: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return (2 * (b @ a)).sum(0)
+
+    given = {"b": torch.randn(3, 2), "a": torch.randn(2, 5)}
+    dynamic: Any = {"b": {0: N}, "a": {1: BATCH}}
+    verdict = mugraph.verify(left, lambda b, a: b.sum(0) @ a * 2, given, dynamic=dynamic)
+    assert verdict.equivalent
+    assert verdict.sizes[0] == {"n": 3, "batch": 5}
+    assert mugraph.verify(left, lambda b, a: b.mean(0) @ a * 6, given, dynamic=dynamic).outcome == "different"
+
+
+def test_what_cannot_be_asked_is_an_error() -> None:
+    with pytest.raises(ShapeMismatch, match="declared from 1 to 2"):
+        asked(zero, zero, dim=Dim("n", 1, 2))
+    with pytest.raises(InvalidInput, match="for_all_weights"):
+        asked(zero, zero, for_all_weights=True)
+    with pytest.raises(InvalidInput, match="size 0"):
+        asked(zero, zero, X[:0], dim=Dim("n", 0, 9))
+
+
+def test_a_budget_that_ends_leaves_it_undecided() -> None:
+    verdict = asked(lambda x: (2 * x).sum(0), lambda x: 2 * x.sum(0), budget=0.0)
+    assert verdict.outcome == "undecided"
+
+
+# the counts, by exact arithmetic at all sizes ------------------------------------------------------------------------------
+
+
+def test_each_two_ways_to_sum_are_one_and_are_accepted() -> None:
+    for first in range(0, 10, 2):
+        one, other = (Member(function_of(((("summed", number, 0.0, 0.0),), 0))) for number in (first, first + 1))
+        assert one.is_accepted(other, one.deciding_sizes(other), 1), first
+        assert one.is_accepted(other, range(1, 9), 2), first
+
+
+def test_random_pairs_that_are_accepted_are_equal_at_all_sizes_to_8() -> None:
+    accepted = differing = 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        plan = random_plan(draw, 3)
+        members = []
+        for each in (plan, in_other_words(plan, draw), *(with_mistake(plan, draw) for _ in range(3))):
+            try:
+                members.append(Member(function_of(each)))
+            except SizeMatters:
+                continue
+        for left, right in itertools.combinations(members, 2):
+            sizes = left.deciding_sizes(right)
+            differs = any(left.agrees(right, size, seed) is False for size in range(1, max(8, sizes[-1] + 2) + 1))
+            if left.is_accepted(right, sizes, seed + 1):
+                accepted += 1
+                assert not differs, (seed, sizes)
+            differing += differs
+    assert accepted > 50
+    assert differing > 20
+
+
+def test_all_combinations_of_products_of_sums_that_vanish_where_it_decides_vanish_at_all() -> None:
+    early = 0
+    for seed in range(3):
+        span = span_of_sums(random.Random(seed))
+        assert span.vanish_at_all(span.sizes)
+        early += not span.vanish_at_all(span.sizes[:-1])
+    assert early == 3  # one size fewer says yes too early
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_no_fewer_sizes_decide(order: int) -> None:
+    """The rules count `order` of a product of as many numbers, which is 0 at all but the last of the sizes that decide."""
+
+    def vanishing(x: Any, y: Any, w: Any) -> Any:
+        for size in range(1, order + 1):
+            x = x * (x.shape[0] - size)
+        return x
+
+    (output,) = counts_of(vanishing).outputs
+    assert output.bounds.top.order == {"n": order}
+    member, nothing = Member(vanishing), Member(lambda x, y, w: 0 * x)
+    sizes = member.deciding_sizes(nothing)
+    assert sizes == range(1, order + 2)
+    assert member.is_accepted(nothing, sizes[:-1], 1)
+    assert not member.is_accepted(nothing, sizes, 1)
+
+
+def test_elementary_symmetric_polynomials_need_as_many_sizes_as_rows() -> None:
+    member = Member(lambda x, y, w: x.sum(0) * x.sum(0) - (x * x).sum(0))
+    nothing = Member(lambda x, y, w: 0 * x.sum(0))
+    assert member.is_accepted(nothing, [1], 1)
+    assert not member.is_accepted(nothing, member.deciding_sizes(nothing), 1)
