@@ -140,6 +140,21 @@ def test_pairs_of_rows_are_compared_where_both_are_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("vanishing", "seen"),
+    [
+        (lambda x, y: (x @ y.T).sum(1) * (x.shape[0] - y.shape[0]), {"n": 1, "batch": 2}),
+        (lambda x, y: elementary(x, 2) * elementary(y, 3), {"n": 2, "batch": 3}),
+        (lambda x, y: x * y.sum(0) * (x.shape[0] - 1) * (y.shape[0] - 1) * (y.shape[0] - 2), {"n": 2, "batch": 3}),
+    ],
+)
+def test_what_vanishes_at_some_sizes_of_two_is_found_out(vanishing: Fn, seen: dict[str, int]) -> None:
+    dynamic: Any = {0: {0: N}, 1: {0: BATCH}}
+    verdict = mugraph.verify(vanishing, lambda x, y: 0 * vanishing(x, y), (X[:1], X[:1]), dynamic=dynamic, seed=1)
+    assert verdict.outcome == "different"
+    assert verdict.sizes[-1] == seen
+
+
+@pytest.mark.parametrize(
     ("left", "right", "reason"),
     [
         (lambda x: x.flip(0).sum(0), lambda x: x.sum(0), "acts along the axis"),

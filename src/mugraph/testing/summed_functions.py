@@ -178,7 +178,7 @@ def at_point(function: Function, size: int, seed: int) -> npt.NDArray[Any] | Non
     draw = random.Random(seed)
     inputs = [Residues.random(shape, draw) for shape in ((size, WIDTH), (size, WIDTH), (WIDTH, WIDTH))]
     try:
-        return function(*inputs).elements
+        return np.asarray(function(*inputs).elements, object)
     except ZeroDivisionError:
         return None
 
