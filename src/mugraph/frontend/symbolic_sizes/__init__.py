@@ -10,7 +10,8 @@ One size:
 
 Any number of sizes:
 
-- `index_counts`: at how many sizes two functions have to be equal to be so at all; `count_rules`: what calls do to these counts.
+- `index_counts`: at how many sizes two functions have to be equal to be so at all; `count_rules`: what calls do to these counts,
+  by the dimensions that `shape_groups` finds for each other.
 
 Two sizes, as a batch and a length:
 

@@ -20,10 +20,10 @@ from mugraph.frontend.operators.torch_casts import name_of, tensor_of, tensors_o
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters, is_multiple, shape_text
 from mugraph.frontend.symbolic_sizes.equations import Equation
 from mugraph.frontend.symbolic_sizes.index_counts import Quotient, Size, Sums
+from mugraph.frontend.symbolic_sizes.shape_groups import Shape, broadcast, regrouped, together
 from mugraph.frontend.symbolic_sizes.slice_rules import Call
 from mugraph.frontend.symbolic_sizes.symbolic_axis import check_call
 
-Shape = tuple[Size, ...]
 _ONE = Quotient()
 _MAY_BE_SIZES = frozenset({"size", "shape", "sizes", "self", "other", "alpha", "beta", "value", "fill_value", "scale"})
 """Arguments that may be numbers made of sizes: shapes, whose results are looked at, and factors and terms."""
@@ -207,36 +207,6 @@ class _Factor:
     letters: Sequence[str]
 
 
-def broadcast(shape: Shape, result: Shape) -> dict[int, int]:
-    """Where the dimensions of an operand are in a result, but for those that are repeated there."""
-    more = len(result) - len(shape)
-    return {dim: more + dim for dim, size in enumerate(shape) if size == result[more + dim]}
-
-
-def regrouped(shape: Shape, result: Shape) -> list[tuple[list[int], list[int]]]:
-    """The dimensions of an operand and of a result with the same elements in the same order, in groups: one dimension of varying
-    size, or those of fixed size between two. Raises SizeMatters where one of varying size does not stay whole."""
-    ours, theirs = _groups(shape), _groups(result)
-
-    def sizes(groups: Sequence[Sequence[int]], of: Shape) -> list[Size]:
-        return [of[group[0]] if number % 2 else math.prod(int(of[dim]) for dim in group) for number, group in enumerate(groups)]
-
-    if sizes(ours, shape) != sizes(theirs, result):
-        raise SizeMatters(f"a dimension of varying size does not stay whole from {[*shape]} to {[*result]}")
-    return [*zip(ours, theirs, strict=True)]
-
-
-def _groups(shape: Shape) -> list[list[int]]:
-    """Dimensions of fixed size, in turns with single ones of varying size."""
-    groups: list[list[int]] = [[]]
-    for dim, size in enumerate(shape):
-        if isinstance(size, str):
-            groups += [[dim], []]
-        else:
-            groups[-1].append(dim)
-    return groups
-
-
 # elementwise calls --------------------------------------------------------------------------------------------------------
 
 
@@ -343,10 +313,6 @@ def _transposed(walk: _Walk, call: Call) -> Quotient:
 def _reversed(walk: _Walk, call: Call) -> Quotient:
     rank = call.rank("self")
     return walk.tensor(call, "self").moved({dim: rank - 1 - dim for dim in range(rank)})
-
-
-def _expanded(walk: _Walk, call: Call) -> Quotient:
-    return walk.operand(call, "self")
 
 
 def _selected(walk: _Walk, call: Call) -> Quotient:
@@ -482,14 +448,10 @@ def _attended(walk: _Walk, call: Call) -> Quotient:
     scale = walk.number(1 if call.arguments.get("scale") is None else call["scale"])
     batches = [f"batch {dim}" for dim in range(len(ours) - 2)]
     factors = _Factor(query, ours, [*batches, "row", "width"]), _Factor(key, theirs, [*batches, "key", "width"])
-    shape = (*_together(ours[:-2], theirs[:-2]), ours[-2], theirs[-2])
+    shape = (*together(ours[:-2], theirs[:-2]), ours[-2], theirs[-2])
     weights = _softmax(walk, walk.contracted(factors, [*batches, "row", "key"]) * scale, shape, len(shape) - 1)
     mixed = _Factor(weights, shape, [*batches, "row", "key"]), _Factor(value, its, [*batches, "key", "column"])
     return walk.contracted(mixed, [*batches, "row", "column"])
-
-
-def _together(one: Shape, other: Shape) -> Shape:
-    return tuple(theirs if ours == 1 else ours for ours, theirs in zip(one, other, strict=True))
 
 
 _BY_RULE: Sequence[tuple[Rule, str]] = (
@@ -510,7 +472,7 @@ _BY_RULE: Sequence[tuple[Rule, str]] = (
     (_tanh, "tanh"),
     (_filled, "full zeros ones new_full new_zeros new_ones full_like zeros_like ones_like"),
     (_in_order, "view reshape _unsafe_view unsqueeze squeeze flatten unflatten view_as reshape_as"),
-    (_expanded, "expand expand_as"),
+    (partial(_Walk.operand, name="self"), "expand expand_as"),
     (_permuted, "permute"),
     (_transposed, "t transpose"),
     (_reversed, "numpy_T"),
