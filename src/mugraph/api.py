@@ -377,7 +377,7 @@ def verify(
     example_inputs: ExampleInputs | None = None,
     max_error: float = 2**-40,
     *,
-    dynamic: Dynamic | None = None,
+    dynamic: Declaration | None = None,
     seed: int | None = None,
     properties: Sequence[str] = (),
     for_all_weights: bool = False,

@@ -292,3 +292,15 @@ def test_elementary_symmetric_polynomials_need_as_many_sizes_as_rows() -> None:
     nothing = Member(lambda x, y, w: 0 * x.sum(0))
     assert member.is_accepted(nothing, [1], 1)
     assert not member.is_accepted(nothing, member.deciding_sizes(nothing), 1)
+
+
+def test_sizes_that_were_not_declared_are_not_tested() -> None:
+    fours = Dim("n", 4, 1000, multiple_of=4)
+    verdict = asked(lambda x: (2 * x + 1).sum(0), lambda x: 2 * x.sum(0) + x.shape[0], torch.randn(8, 2), dim=fours)
+    assert verdict.equivalent
+    assert verdict.claim == "for every size from 4 to 1000 of n that is a multiple of 4, by tests at 4, 8"
+    odd = asked(lambda x: x.sum(0) * (x.shape[0] - 8), lambda x: 0 * x.sum(0), torch.randn(8, 2), dim=fours)
+    assert odd.outcome == "different"
+    assert all(sizes["n"] % 4 == 0 for sizes in odd.sizes)
+    few = asked(lambda x: x.sum(0) * (x.shape[0] - 4), lambda x: 0 * x.sum(0), torch.randn(4, 2), dim=Dim("n", 4, 4, 4))
+    assert few.equivalent

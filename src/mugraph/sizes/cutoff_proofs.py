@@ -31,7 +31,7 @@ from mugraph.frontend.symbolic_sizes.index_counts import Cutoff, cutoffs
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
 from mugraph.selection.whole_programs import reading
-from mugraph.sizes.dims import Declared, Dim, Dynamic, Sizes
+from mugraph.sizes.dims import Declaration, Declared, Dim, Sizes
 from mugraph.sizes.recorded_calls import calls_of_arguments, program_of_calls
 from mugraph.sizes.sliced_functions import bytes_of_slice, check_questions, check_time, compared_sizes, recorded
 from mugraph.support.deadline import Deadline
@@ -56,7 +56,7 @@ def verified_at_all_sizes(
     verify: Verify,
     functions: tuple[Any, Any],
     example_inputs: Any,
-    dynamic: Dynamic,
+    dynamic: Declaration,
     budget: float | None,
     options: Mapping[str, Any],
 ) -> Verdict:
@@ -121,15 +121,15 @@ class _Question:
         weakest = max(tested.values(), key=lambda each: each.error_bound or 0.0)
         used = tuple(dict.fromkeys(name for each in tested.values() for name in each.properties))
         domain = next((each.domain for each in tested.values() if each.domain), "")
-        ranges = " and ".join(f"from {dim.low} to {dim.high} of {dim.name}" for dim in self.declared.dims.values())
+        ranges = " and ".join(dim.said for dim in self.declared.dims.values())
         at = ", ".join(str(each[0] if len(each) == 1 else each) for each in sorted(tested))
         return replace(weakest, properties=used, domain=domain, sizes=sizes, claim=f"for every size {ranges}, by tests at {at}")
 
     def _tests(self, ranges: Sequence[Dim]) -> Iterator[tuple[Sizes, Verdict]]:
         """Sizes and the verdict there, until these decide about all sizes in ranges that have either 1 alone or nothing below 2.
         Raises SizeMatters where none do."""
-        if math.prod(dim.high - dim.low + 1 for dim in ranges) <= _LISTED:
-            for sizes in itertools.product(*(range(dim.low, dim.high + 1) for dim in ranges)):
+        if math.prod(len(dim.sizes) for dim in ranges) <= _LISTED:
+            for sizes in itertools.product(*(dim.sizes for dim in ranges)):
                 yield sizes, self._decided(sizes)
             return
         families = [self._recorded(fn, ranges) for fn in self.functions]
@@ -277,9 +277,8 @@ def _chosen(ranges: Sequence[Dim], found: Mapping[str, Cutoff]) -> list[range]:
     chosen = []
     for dim in ranges:
         cutoff = found.get(dim.name, Cutoff(1, 1))
-        first = max(cutoff.first, dim.low)
-        fits = first + cutoff.count - 1 <= dim.high
-        chosen.append(range(first, first + cutoff.count) if fits else range(dim.low, dim.high + 1))
+        decide = range(dim.at_least(cutoff.first), dim.high + 1, dim.multiple_of)[: cutoff.count]
+        chosen.append(decide if len(decide) == cutoff.count else dim.sizes)
     return chosen
 
 

@@ -69,6 +69,10 @@ class Dim:
         """The largest multiple that is no larger than a number, which may be beyond `high`, and no smaller than `low`."""
         return max(number // self.multiple_of * self.multiple_of, self.low)
 
+    def at_least(self, number: int) -> int:
+        """The smallest size that is no smaller than a number, which may be beyond `high`."""
+        return max(-(-number // self.multiple_of) * self.multiple_of, self.low)
+
     def middle(self, low: int, high: int) -> int | None:
         """A size between two: so many multiples that they are a power of two where there is one, or have as few digits in base
         two as there can be."""

@@ -18,6 +18,7 @@ from mugraph.ir.axes import AxisSet, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, is_reduction
+from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.sketch import Sketch, Step, sums
 from mugraph.search.scheduling.emission import KernelOutput
 from mugraph.search.scheduling.space import CutAxes, cuttable_together
@@ -128,13 +129,16 @@ class SketchCost:
         return _live_sets(self.sketch, tuple(self.dtypes), self.outputs, self.device.operands_in_place)
 
 
+_MINUS_ONE = Scalar.of(-1)
+
+
 def _is_in_fp16(steps: Sequence[Step], index: int) -> bool:
     """Whether lowering knows that fp16 has the numbers of a step where it has those that are loaded."""
     step = steps[index]
     if step.scalar is not None and step.is_constant:
         return DType.FP16.has(float(step.scalar))
     if step.op == "mul":  # by name: by -1 it negates
-        others = [i for i in step.inputs if steps[i].scalar != -1]
+        others = [i for i in step.inputs if steps[i].scalar != _MINUS_ONE]
         return len(others) < len(step.inputs) and all(_is_in_fp16(steps, i) for i in others)
     picked = [step.inputs[place] for place in OPERATORS[step.op].picks] if step.op in OPERATORS else []
     return step.leaf is not None or (bool(picked) and all(_is_in_fp16(steps, i) for i in picked))
