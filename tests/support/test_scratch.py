@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mugraph.support.scratch import abandoned, scratch_directory
+from mugraph.support.scratch import abandoned, remove_scratch_of, scratch_directory
 
 KILLED = """
 import os, signal, sys
@@ -35,3 +35,15 @@ def test_the_next_process_removes_what_a_killed_one_left_and_nothing_else(tmp_pa
         (tmp_path / name).mkdir()
     with scratch_directory(".work-", tmp_path) as name:
         assert sorted(os.listdir(tmp_path)) == sorted([*kept, Path(name).name])
+
+
+def test_who_kills_a_process_removes_what_it_left_and_nothing_else(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
+    killed.wait()
+    (left,) = abandoned(".work-", tmp_path)
+    kept = [left.name.replace(str(killed.pid), other) for other in (str(os.getpid()), f"{killed.pid}7", "1")]
+    for name in [*kept, "of mine"]:
+        (tmp_path / name).mkdir()
+    (tmp_path / f"{left.name}-link").symlink_to(tmp_path / "of mine")
+    remove_scratch_of(killed.pid, (tmp_path, tmp_path / "nowhere"))
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "of mine", f"{left.name}-link"])

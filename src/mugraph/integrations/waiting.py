@@ -10,6 +10,7 @@ from contextvars import ContextVar
 
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import INTERRUPTED, Event, ProgressCallback, Reporter, silent, since
+from mugraph.support.stopping import check
 
 _log = logging.getLogger("mugraph.torch_compile")
 _LONG = 5.0
@@ -38,7 +39,9 @@ _told: ContextVar[ProgressCallback] = ContextVar("_told", default=silent)
 
 
 def tell(event: Event) -> None:
-    """Pass an event on to who waits in this thread, if anybody does; not what answers Ctrl-C, which ends everything here."""
+    """Pass an event on to who waits in this thread, if anybody does; not what answers Ctrl-C, which ends everything here. Raises
+    Stopped where what this thread does is stopped."""
+    check()
     if event.stage != INTERRUPTED:
         _told.get()(event)
 

@@ -1,5 +1,5 @@
 """Timing callables on a machine that does other things too: interleaved, so that what disturbs one disturbs all; and a test of
-which of two is the faster."""
+which of two is the faster. Between rounds it is asked whether whoever measures is to stop (`mugraph.support.stopping`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from mugraph.devices.host import slowdown
+from mugraph.support.stopping import check
 
 M = TypeVar("M")
 
@@ -78,6 +79,7 @@ def measure(
             seconds[name].append(time.perf_counter() - before)
         if budget is not None and time.perf_counter() - started > budget:
             break
+        check()
     return seconds
 
 
@@ -247,6 +249,7 @@ def bursts_in_turns(
     started = time.perf_counter()
     longest, second_look, counted = 0.0, False, 0
     while (done := len(times[0])) < rounds:
+        check()
         before = time.perf_counter()
         if (done >= _FEWEST and before - started >= seconds) or second_look:
             second_look = done < _SECOND_LOOK and before - started < _SECOND_SECONDS and (second_look or again(times))
@@ -316,6 +319,7 @@ def _burst_of(call: Callable[[], object], clock: Clock, taken: float) -> Callabl
     """
     begun = time.perf_counter()
     for _ in range(_WARMUP if math.isinf(taken) else 0):
+        check()
         taken = min(taken, *_each(call, time.perf_counter, 1))
         if time.perf_counter() - begun > _WARM_SECONDS:
             break

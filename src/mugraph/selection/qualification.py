@@ -38,6 +38,7 @@ from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import INTERRUPTED, Event, ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
+from mugraph.support.stopping import passed_on
 from mugraph.targets.machine import machine_for
 from mugraph.verifier import FloatReport, Verdict, by_random_tests, float_check, verify_graphs
 from mugraph.verifier.block_samples import BlockSample
@@ -218,7 +219,8 @@ class Qualifier:
                     break
                 self.tell("compile", f"candidate {start + 1} of {len(proposals)}", start / len(proposals))
                 begun = self.deadline.elapsed
-                for built in threads.map(functools.partial(self._built, unpacked=unpacked), proposals[start : start + cores]):
+                build_one = passed_on(functools.partial(self._built, unpacked=unpacked))
+                for built in threads.map(build_one, proposals[start : start + cores]):
                     if isinstance(built, Contestant):
                         compiled.append(built)
                     elif not any(built is before for before in self.rejected):
@@ -314,7 +316,7 @@ class Qualifier:
         with self._stage("measure"):
             best = [entry for entry in rough[:_FINALISTS] if math.isfinite(entry.latency)]
             with ThreadPoolExecutor(available_cores()) as threads:
-                unpacked = [*threads.map(self._unpacked, (entry for entry in best if entry.executable.packs))]
+                unpacked = [*threads.map(passed_on(self._unpacked), (entry for entry in best if entry.executable.packs))]
             timed = self._carefully([*best, *unpacked], inputs)
             finalists = one_of_each(fastest_first(timed))
         known = {entry.graph.with_constants(()) for entry in finalists}
@@ -461,7 +463,7 @@ class Qualifier:
         work = "proof at full size" if emulator is None else f"proof, and kernels on the {emulator.title}"
         self.tell("verify", f"{name}, {work}")
         with ThreadPoolExecutor(1) as beside:  # what runs the text is a compiler and compiled code
-            running = beside.submit(self.spot_checked, entry)
+            running = beside.submit(passed_on(self.spot_checked), entry)
             verdict = self._verdict(entry)
             checked = running.result()
         if not (verdict.equivalent or (self.evidence == "tested" and verdict.certificate.agreed)):

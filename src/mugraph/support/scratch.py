@@ -1,4 +1,5 @@
-"""Directories for the length of a piece of work. A process that is killed leaves its own behind; the next one removes them."""
+"""Directories for the length of a piece of work. A process that is killed leaves its own behind; who killed it, or the next one,
+removes them."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -35,6 +37,16 @@ def abandoned(prefix: str, place: Path) -> list[Path]:
             if match and _is_dead(int(match[1])) and entry.is_dir(follow_symlinks=False):
                 found.append(Path(entry.path))
     return found
+
+
+def remove_scratch_of(process: int, places: Iterable[Path]) -> None:
+    """Remove the scratch directories in some places that a process of this machine made, which has been killed."""
+    form = re.compile(rf"[.a-z-]+{re.escape(_machine())}-{process}-.+")
+    for place in places:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(place):
+                if form.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.cores import Cores, core_of, cores_of, ranges
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Graph, Shape
+from mugraph.support.stopping import check
 from mugraph.verifier.deviations import Measure
 from mugraph.verifier.domain import positive_inputs
 from mugraph.verifier.exact_values import ExactValues, Repeating, Sampled, Worst
@@ -315,6 +316,7 @@ def errors_against(expected: Sequence[Array], actual: Sequence[Any], dtypes: Seq
 
 
 def _look_at_the_clock(deadline: float) -> None:
+    check()
     if time.monotonic() > deadline:
         raise BudgetExceeded(LATE)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.host.objects import kept_object, loaded_object, rebuilt_object
+from mugraph.support.stopping import run
 from mugraph.support.store import cache_directory
 from mugraph.targets.cpu import Vectors
 
@@ -130,7 +131,7 @@ def _compile(compiler: Compiler, source: str, path: Path) -> None:
     text = path.with_name("kernels.c")
     text.write_text(source, encoding="utf-8")
     command = [*compiler.command, *compiler.flags, str(text), "-o", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run(command, {**os.environ, "TMPDIR": str(path.parent)})  # where what it leaves, if it is killed, is removed
     if "No space left" in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if done.returncode != 0:

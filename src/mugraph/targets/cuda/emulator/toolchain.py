@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.host.objects import kept_object
+from mugraph.support.stopping import run
 from mugraph.support.store import cache_directory
 from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cpu.compiler import first_error
@@ -114,7 +115,7 @@ def _compile_machine(path: Path) -> None:
 
 
 def _run(flags: tuple[str, ...], *arguments: str) -> None:
-    done = subprocess.run([_compiler(), *flags, *arguments], capture_output=True, text=True)
+    done = run([_compiler(), *flags, *arguments])
     if done.returncode != 0:
         reason = first_error(done.stderr)
         raise CompilationFailed(f"{_compiler()} rejected CUDA kernels to be checked on a CPU: {reason}")
