@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -23,13 +26,16 @@ from torch import nn
 import mugraph
 from mugraph.errors import InvalidInput
 from mugraph.integrations import background
-from mugraph.integrations.background import BackgroundGraph, Queue, State, Turn, Work
+from mugraph.integrations.background import BackgroundGraph, Comparison, Queue, State, Turn, Work
+from mugraph.integrations.own_arguments import OwnArguments
 from mugraph.integrations.torch_compile import compilations
 from mugraph.ir.graph import Graph, Level
 from mugraph.pieces import piece_optimizer
 from mugraph.pieces.piece_optimizer import Untested
 from mugraph.selection.search_process import SearchProcess
 from mugraph.selection.whole_programs import OptimizationSettings, contradiction_of, document_of
+from mugraph.targets.cpu.compiler import load_shared
+from support.test_stopping import is_running
 
 from .networks import Mlp
 
@@ -229,6 +235,16 @@ def test_kernels_that_serve_are_tested_before_anything_is_searched(search: Held,
     assert background.wait(LONG)
     assert done == ["searched", "tested", "searched"]
     assert kept.wrong == ""
+
+
+def test_no_process_is_started_to_compare(search: Held) -> None:
+    graph, done = BackgroundGraph(lambda: 1, background.queue), list[str]()
+    for work in (Comparison(lambda graph: done.append("compared")), lambda graph: done.append("searched")):
+        graph.later(work)
+    graph()
+    assert background.wait(LONG)
+    assert sorted(done) == ["compared", "searched"]
+    assert search.starts == 1
 
 
 @torch.no_grad()
@@ -505,24 +521,57 @@ def test_a_turn_is_taken_by_one() -> None:
     waiting: list[Work] = []
     graph = BackgroundGraph(lambda: None, Queue())
     turn, done = Turn(waiting.append), list[int]()
-    turn.take(lambda: done.append(1))
-    turn.take(lambda: done.append(2))
+    turn.take(lambda given: done.append(1))
+    turn.take(lambda given: done.append(2))
     assert not done
     waiting.pop()(graph)
-    turn.take(lambda: done.append(3), quick=True)
+    turn.take(lambda given: done.append(3), quick=True)
     assert done == [1, 3]
     assert not waiting
 
 
 def test_a_turn_that_raises_is_left_to_others() -> None:
-    def broken() -> None:
+    def broken(given: OwnArguments) -> None:
         raise ZeroDivisionError
 
     turn, done = Turn(), list[int]()
     with pytest.raises(ZeroDivisionError):
         turn.take(broken)
-    turn.take(lambda: done.append(1))
+    turn.take(lambda given: done.append(1))
     assert done == [1]
+
+
+def test_only_work_behind_a_call_has_arguments_of_its_own() -> None:
+    waiting: list[Work] = []
+    graph, x, seen = BackgroundGraph(lambda: None, Queue()), torch.zeros(3), list[torch.Tensor]()
+
+    def look(given: OwnArguments) -> None:
+        seen.append(given.given[0])
+
+    Turn().take(look, [x])
+    Turn(waiting.append).take(look, [x], quick=True)
+    assert all(each is x for each in seen)
+    Turn(waiting.append).take(look, [x])
+    Turn(None, waiting.append).take(look, [x], again=True)
+    assert len(seen) == 2
+    x.add_(1)
+    for work in waiting:
+        work(graph)
+    assert [each.tolist() for each in seen[2:]] == [[0.0] * 3] * 2
+
+
+def test_arguments_that_cannot_be_copied_break_no_call(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(arguments: object) -> None:
+        raise MemoryError
+
+    waiting, done = list[Work](), list[int]()
+    turn = Turn(waiting.append)
+    monkeypatch.setattr(OwnArguments, "copied", broken)
+    turn.take(lambda given: done.append(1), [torch.zeros(3)])
+    assert waiting == []
+    assert "cannot be copied" in caplog.text
+    turn.take(lambda given: done.append(2), quick=True)
+    assert done == [2], "the turn is free"
 
 
 # --- processes ---------------------------------------------------------------------------------------------------------
@@ -565,6 +614,70 @@ def test_a_process_ends_while_it_searches() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+COMPILING = """
+import sys, time
+from pathlib import Path
+from mugraph.integrations import background
+from mugraph.integrations.background import BackgroundGraph, Comparison
+from mugraph.targets.cpu.compiler import load_shared
+
+graph = BackgroundGraph(lambda: None, background.queue)
+graph.later(Comparison(lambda graph: load_shared("int f(void) { return 7; }")))
+graph()
+"""
+UNTIL_TOLD = """
+import time
+while not os.path.exists(os.environ["TOLD"]):
+    time.sleep(0.01)
+"""
+COMPILER = """#!/bin/sh
+case " $* " in
+*" -shared "*)
+    test -d "$TMPDIR" && : > "$TMPDIR/left"
+    sleep 1000 &
+    echo $$ $! > "$TOLD.half"
+    mv "$TOLD.half" "$TOLD"
+    wait ;;
+*) exec REAL "$@" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("program", [PROGRAM, "import os" + COMPILING], ids=["another process", "the thread"])
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell's script stands for the compiler")
+def test_a_process_that_ends_while_somebody_compiles_leaves_nothing_behind(program: str, tmp_path: Path) -> None:
+    """No compiler, no files, and a cache that is of use. Without the search's end this waits for a minute at least."""
+    folders = [tmp_path / name for name in ("bin", "cache", "temporary")]
+    for folder in folders:
+        folder.mkdir(mode=0o700)
+    commands, cache, temporary = folders
+    real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    assert real is not None
+    (commands / "cc").write_text(COMPILER.replace("REAL", real))
+    (commands / "cc").chmod(0o700)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PATH": os.pathsep.join([str(commands), os.environ["PATH"]]),
+        "TOLD": str(tmp_path / "told"),
+        "TMPDIR": str(temporary),
+        "MUGRAPH_CACHE_DIR": str(cache),
+        "MUGRAPH_CACHE": "on",
+    }
+    command = [sys.executable, "-c", program + UNTIL_TOLD]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    compilers = [int(process) for process in (tmp_path / "told").read_text().split()]
+    assert len(compilers) == 2
+    assert not any(map(is_running, compilers))
+    assert [name for name in os.listdir(temporary) if not name.startswith("torchinductor")] == []
+    assert [path for path in cache.rglob("*") if path.name.startswith(".")] == []
+    assert load_shared("int f(void) { return 7; }", cache).f() == 7
+    for database in cache.glob("*.sqlite*"):
+        with contextlib.closing(sqlite3.connect(database)) as opened:
+            assert opened.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_ctrl_c_ends_a_process_that_searches() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import random
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +16,14 @@ from torch import nn
 
 from frontend.symbolic_sizes.test_merged_rows import NOT_OF_ROWS
 from integrations.test_rows import compiled
-from mugraph.integrations import background, compared_graph, covered_graph, graph_sizes, sized_graph
+from mugraph.integrations import background, compared_graph, covered_graph, graph_sizes, own_arguments, sized_graph
+from mugraph.integrations.background import Comparison, Turn
 from mugraph.integrations.compared_graph import ComparedGraph
 from mugraph.integrations.covered_graph import CoveredGraph
 from mugraph.integrations.graph_axis import GraphAxis
-from mugraph.integrations.sized_graph import RecurringSizes
+from mugraph.integrations.masked_run import Decision
+from mugraph.integrations.own_arguments import MOST_TRIES
+from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph, WholeGraph
 from mugraph.integrations.torch_compile import compilations
 from mugraph.runtime.benchmarking import duel
 
@@ -109,12 +113,14 @@ class Later:
             self.work.pop()(None)
 
 
-def recurring(graph: ComparedGraph, special: Run, made: list[int], later: Later, limit: int = 8) -> RecurringSizes:
+def recurring(
+    graph: ComparedGraph | WholeGraph, special: Run, made: list[int], later: Later, limit: int = 8, faster: bool = True
+) -> RecurringSizes:
     def specialized(arguments: Sequence[Any]) -> Run:
         made.append(arguments[1])
         return special
 
-    return RecurringSizes(graph, specialized, limit, later)
+    return RecurringSizes(graph, specialized, limit, later, faster)
 
 
 def call(graph: ComparedGraph | RecurringSizes, size: int) -> None:
@@ -179,7 +185,7 @@ def test_kernels_for_a_size_that_are_not_clearly_faster_do_not_serve(parts: floa
         call(sizes, 9)
         later.do()
     assert made == [9], "they are made once"
-    assert sizes.runs[9,] is sizes.compared
+    assert sizes.runs[9,] is sizes.general
     assert not sizes.duels[9,].clear
 
 
@@ -214,6 +220,160 @@ def test_only_so_many_sizes_that_keep_coming_get_kernels(clock: Clock) -> None:
         call(sizes, size)
         later.do()
     assert made == [9, 10]
+
+
+def whole(clock: Clock, seconds: float = 2.0) -> WholeGraph:
+    return WholeGraph(clock.run(lambda size: seconds), (1,))
+
+
+@pytest.mark.parametrize("special", [0.5, 2.0])
+def test_a_graph_without_parts_waits_for_no_kernels_of_a_size(special: float, clock: Clock) -> None:
+    """They are made for its third call, behind it, and serve where they are faster."""
+    later, made = Later(), list[int]()
+    sizes = recurring(whole(clock), clock.run(lambda size: special), made, later)
+    for _ in range(3):
+        before = clock.now
+        call(sizes, 9)
+        assert clock.now - before == 2.0
+    assert made == []
+    assert len(later.work) == 1
+    later.do()
+    assert made == [9]
+    before = clock.now
+    call(sizes, 9)
+    assert clock.now - before == special
+    assert sizes.duels[9,].clear == (special == 0.5)
+
+
+def test_kernels_that_are_to_be_kept_serve_unless_they_are_wrong(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    later = Later()
+    slow = recurring(whole(clock), clock.run(lambda size: 3.0), [], later, faster=False)
+    wrong = recurring(whole(clock), clock.run(lambda size: 1.0, add=1.01), [], later, faster=False)
+    for _ in range(3):
+        call(slow, 9)
+        call(wrong, 9)
+    later.do()
+    for sizes, seconds in ((slow, 3.0), (wrong, 2.0)):
+        before = clock.now
+        call(sizes, 9)
+        assert clock.now - before == seconds
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+class Writer:
+    """A caller who writes to what it gave, while somebody calls kernels with it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.cache, self.writes = torch.zeros(9, 3), True
+        self._run = clock.run(lambda size: 0.5)
+
+    def kernels(self, x: torch.Tensor, size: int) -> list[torch.Tensor]:
+        if self.writes:
+            self.cache.add_(1)
+        made: list[torch.Tensor] = self._run(x, size)
+        return made
+
+    def call(self, graph: RecurringSizes | ComparedGraph) -> None:
+        assert torch.equal(graph(self.cache, 9)[0], self.cache + 1)
+
+
+def test_kernels_are_compared_on_arguments_of_their_own(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    later, writer = Later(), Writer(clock)
+    sizes = recurring(whole(clock), writer.kernels, [], later)
+    for _ in range(3):
+        writer.call(sizes)
+    later.do()
+    assert sizes.runs[9,] == writer.kernels
+    assert caplog.records == []
+
+
+def test_arguments_that_change_while_kernels_are_compared_are_no_contradiction(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are too large to be copied: kernels are compared again when the size keeps coming, and made once."""
+    monkeypatch.setattr(own_arguments, "_MOST_BYTES", 0)
+    later, made, writer = Later(), list[int](), Writer(clock)
+    sizes = recurring(whole(clock), writer.kernels, made, later)
+    for calls in (3, 2):
+        for _ in range(calls):
+            assert later.work == []
+            writer.call(sizes)
+        later.do()
+        before = clock.now
+        writer.call(sizes)
+        assert clock.now - before == 2.0, "what ran it before"
+    writer.writes = False
+    for _ in range(2):
+        writer.call(sizes)
+    later.do()
+    before = clock.now
+    writer.call(sizes)
+    assert clock.now - before == 0.5
+    assert made == [9]
+    assert caplog.records == []
+
+
+def test_comparisons_that_are_always_disturbed_end(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_arguments, "_MOST_BYTES", 0)
+    later, writer = Later(), Writer(clock)
+    sizes = recurring(whole(clock), writer.kernels, [], later)
+    compared_often = 0
+    for _ in range(10 * MOST_TRIES):
+        writer.call(sizes)
+        compared_often += len(later.work)
+        later.do()
+    assert compared_often == MOST_TRIES
+    assert sizes.runs[9,] is sizes.general
+
+
+def test_parts_are_compared_in_the_background_on_arguments_of_their_own(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    later, writer = Later(), Writer(clock)
+    graph = ComparedGraph(writer.kernels, clock.run(lambda size: 2.0), (1,), turn=Turn(later))
+    for _ in range(2):
+        writer.call(graph)
+        later.do()
+    assert graph.decided[4,].faster
+    assert caplog.records == []
+
+
+def test_arguments_that_change_while_parts_are_compared_are_no_contradiction(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_arguments, "_MOST_BYTES", 0)
+    later, writer = Later(), Writer(clock)
+    graph = ComparedGraph(writer.kernels, clock.run(lambda size: 2.0), (1,), turn=Turn(later))
+    for _ in range(3):
+        writer.call(graph)
+        later.do()
+    assert not graph.decided
+    writer.writes = False
+    for _ in range(2):
+        writer.call(graph)
+        later.do()
+    assert graph.decided[4,].faster
+    assert caplog.records == []
+
+
+def test_a_class_is_looked_at_again_behind_calls(clock: Clock) -> None:
+    """By work that no other process is started for."""
+    later = Later()
+    seconds = iter([3.0] * 200)
+    graph = ComparedGraph(clock.run(lambda size: next(seconds, 1.0)), clock.run(lambda size: 2.0), (1,), turn=Turn(None, later))
+    call(graph, 9)
+    assert not graph.decided[4,].faster
+    assert later.work == [], "the first call of a class compares"
+    for _ in seconds:
+        pass
+    for _ in range(Decision(True).until + 5):
+        before = clock.now
+        call(graph, 9)
+        assert clock.now - before == 2.0, "as was decided"
+    (work,) = later.work
+    assert isinstance(work, Comparison)
+    later.do()
+    before = clock.now
+    call(graph, 9)
+    assert clock.now - before == 1.0
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -365,6 +525,78 @@ def test_a_length_that_keeps_coming_gets_kernels_behind_calls(monkeypatch: pytes
         assert (graph.runs[20,] is not graph.general) == graph.duels[20,].clear
         for length in (20, 20, 21, 5):
             assert_right(fast, model, torch.randint(50, (1, length)))
+
+
+def test_a_size_of_a_graph_without_parts_gets_kernels_behind_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes kernels is the thread of the background, and all calls are right."""
+    searching, makers = threading.Event(), list[str]()
+    behind = graph_sizes._behind_calls
+
+    def made(*given: Any) -> Run:
+        makers.append(threading.current_thread().name)
+        assert searching.wait(300)
+        return behind(*given)
+
+    monkeypatch.setattr(graph_sizes, "_behind_calls", made)
+    fast = compiled(ranked, {"keep": "all", "budget": 20.0, "profile": False})
+    with torch.inference_mode():
+        for size in (9, 9, 9, 9, 4):
+            x = torch.randn(size, 8)
+            torch.testing.assert_close(fast(marked(x, 0)), ranked(x))
+        searching.set()
+        assert background.wait(300.0)
+        assert makers == ["mugraph-background"]
+        done = compilations.in_all
+        assert compilations[-1].partition.pieces, "kernels for the size"
+        for size in (9, 9, 4):
+            x = torch.randn(size, 8)
+            torch.testing.assert_close(fast(x), ranked(x))
+        assert compilations.in_all == done
+
+
+def ranked(x: torch.Tensor) -> torch.Tensor:
+    """Rows in the order of their sums: no function of slices, and without weights."""
+    return torch.softmax(x[x.sum(-1).argsort()].exp() / x.shape[0], -1)
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    """Writes to what it is given."""
+    y = ranked(x)
+    x.add_(1)
+    return y
+
+
+def drawn(x: torch.Tensor) -> torch.Tensor:
+    """Draws random numbers."""
+    return ranked(x) + 0 * torch.rand(8)
+
+
+@pytest.mark.parametrize(
+    ("fn", "options", "kind"),
+    [
+        (ranked, {}, RecurringSizes),
+        (written, {}, RecurringSizes),  # a graph that returns what the argument holds afterwards
+        (ranked, {"strict": True}, SizedGraph),
+        (drawn, {}, SizedGraph),
+    ],
+)
+def test_sizes_that_can_be_compared_get_kernels_behind_calls(
+    fn: Run, options: dict[str, Any], kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[type]()
+    for each in (RecurringSizes, SizedGraph):
+        monkeypatch.setattr(graph_sizes, each.__name__, functools.partial(noted, made, each))
+    fast = compiled(fn, {"keep": "all", "budget": 5.0, "profile": False, **options})
+    with torch.inference_mode():
+        x = torch.randn(9, 8)
+        wanted = fn(x.clone())
+        torch.testing.assert_close(fast(marked(x, 0)), wanted)
+    assert made == [kind]
+
+
+def noted(made: list[type], kind: type, *given: Any) -> Any:
+    made.append(kind)
+    return kind(*given)
 
 
 def test_graphs_that_draw_random_numbers_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,6 +327,34 @@ def test_what_is_slower_than_the_general_graph_is_not_run(monkeypatch: pytest.Mo
     assert make.called == []
 
 
+def test_sizes_without_kernels_are_no_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However quick PyTorch's calls of them seem to be; what the general graph takes there counts, and no size is tried twice."""
+    monkeypatch.setattr(
+        "mugraph.integrations.covered_graph.medians", lambda calls, *rest: dict.fromkeys(calls, 1.0) | {"general": 1e9}
+    )
+    make, tried = Specializer(), list[int]()
+
+    def of_8_alone(arguments: Sequence[Any], budget: float | None) -> Run | None:
+        tried.append(arguments[1])
+        return make(arguments, budget) if arguments[1] == 8 else None
+
+    graph = CoveredGraph(general, of_8_alone, AXIS, limit=8)
+    for size in (40, 3, 40, 9, 8, 30):
+        x = torch.randn(size, 3)
+        assert torch.equal(graph(x, size)[0], general(x, size)[0])
+    assert tried == [2, 8, 32]
+    assert [*graph.table] == [8]
+    assert {*graph.costs.own} == {2, 8, 32}
+    assert make.called
+
+    none = CoveredGraph(general, lambda arguments, budget: None, AXIS, limit=8, ahead=4)
+    for size in (40, 3, 40):
+        x = torch.randn(size, 3)
+        assert torch.equal(none(x, size)[0], general(x, size)[0])
+        assert none.runs[size] is general
+    assert none.table == {}
+
+
 def test_graphs_that_share_a_turn_wait_for_one_of_them() -> None:
     turn, make = Turn(), Specializer()
     other = CoveredGraph(general, make, AXIS, limit=1, turn=turn)

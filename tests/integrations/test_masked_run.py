@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from mugraph.frontend.symbolic_sizes.masked_axis import Place
 from mugraph.frontend.symbolic_sizes.masked_parts import masked_parts
+from mugraph.integrations.background import Comparison, Turn
 from mugraph.integrations.masked_run import MaskedRun
 from mugraph.integrations.torch_compile import compilations
 from mugraph.sizes.capacities import AtCapacity
@@ -112,9 +113,17 @@ def test_larger_capacities_are_made_when_a_call_needs_them() -> None:
 class Counted(MaskedRun):
     """Capacities that nothing is computed for; PyTorch is as fast up to a size."""
 
-    def __init__(self, in_place: bool, slow_until: int = 0, more: int = 0, limit: int = 8, masks: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        in_place: bool,
+        slow_until: int = 0,
+        more: int = 0,
+        limit: int = 8,
+        masks: tuple[int, ...] = (),
+        turn: Turn | None = None,
+    ) -> None:
         part: Any = SimpleNamespace(masked=SimpleNamespace(more=more, inputs=(Place(0, 0),)), strides=[], masks=masks)
-        super().__init__(part, lambda module, masked, budget: None, limit)
+        super().__init__(part, lambda module, masked, budget: None, limit, turn=turn)
         self.reads_in_place, self.slow_until, self.made = in_place, slow_until, list[int]()
 
     def _compiled(self, capacity: int, inputs: Sequence[torch.Tensor], budget: float | None) -> Any:
@@ -158,6 +167,33 @@ def test_who_was_slow_while_other_programs_ran_is_looked_at_again() -> None:
     run.slow_until = 100
     assert [run.runs(20) for _ in range(1024)] == [1024] * 1022 + [None] * 2
     assert run.runs(65) is None, "the first of about as many"
+
+
+def test_who_was_slow_is_looked_at_again_behind_calls() -> None:
+    work: list[Any] = []
+    run = Counted(in_place=True, slow_until=100, turn=Turn(None, work.append))
+    assert run.runs(17) is None
+    run.slow_until = 0
+    assert [run.runs(17) for _ in range(40)] == [None] * 40
+    (again,) = work
+    assert isinstance(again, Comparison), "no process is started for it"
+    again(None)
+    assert run.runs(17) == 1024
+
+
+def test_work_behind_a_call_reads_what_it_was_given() -> None:
+    """Integers and masks as they were in the call; numbers of a cache are not read, and not copied."""
+    work, seen = list[Any](), list[Sequence[torch.Tensor]]()
+    run = Counted(in_place=True, turn=Turn(work.append))
+    keys, mask, places = torch.zeros(5, 2), torch.ones(5, dtype=torch.bool), torch.arange(5)
+    run._take(seen.append, [keys, mask, places])
+    mask.zero_()
+    places.add_(7)
+    work.pop()(None)
+    (given,) = seen
+    assert given[0] is keys
+    assert given[1].all()
+    assert given[2].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_kernels_that_copy_are_compared_at_the_sizes_that_are_copied_most_for() -> None:

@@ -28,7 +28,6 @@ from mugraph.targets.machine import machine_for
 aten = torch.ops.aten
 WIDTH = 32
 X = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(0))
-ARRAY = torch.randn(8, WIDTH).numpy()
 ALL: dict[str, Any] = {"keep": "all", "budget": 120.0, "profile": False}
 
 
@@ -548,35 +547,6 @@ def test_steps_are_compared_that_change_what_was_computed(
         torch.testing.assert_close(of(fast), of(doubled), rtol=1e-5, atol=1e-5)
     assert steps
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [torch.randn(8, 2 * WIDTH)[:, ::2], torch.randn(WIDTH).expand(8, WIDTH), torch.randn(WIDTH, 8).t(), 3],
-        [X, X[2:4], X[:, 1:5], X.view(-1)[7:], X.view(torch.int32)[5], X[:0]],
-        [torch.randn(3, 4, dtype=torch.complex64).conj(), torch.zeros(2, 0), torch.ones(1, dtype=torch.bool), None],
-        [torch.from_numpy(ARRAY[:4]), torch.from_numpy(ARRAY), torch.from_numpy(ARRAY[:2])],
-    ],
-)
-def test_copies_lie_like_what_they_were_made_of(arguments: list[Any]) -> None:
-    copies = trained_graph._copies(arguments)
-    for copy_, argument in zip(copies, arguments, strict=True):
-        if isinstance(argument, torch.Tensor):
-            assert torch.equal(copy_, argument)
-            assert (copy_.dtype, copy_.stride()) == (argument.dtype, argument.stride())
-            assert not argument.numel() or copy_.data_ptr() != argument.data_ptr()
-        else:
-            assert copy_ is argument
-    places = [
-        [one.data_ptr() - other.data_ptr() for one in tensors for other in tensors if _share(one, other)]
-        for tensors in ([each for each in given if isinstance(each, torch.Tensor)] for given in (copies, arguments))
-    ]
-    assert places[0] == places[1]
-
-
-def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(one.numel() and other.numel()) and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def test_steps_that_draw_nothing_leave_the_generator_to_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:

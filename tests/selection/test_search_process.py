@@ -18,8 +18,9 @@ from mugraph import Program, SearchSpace
 from mugraph.errors import InvalidInput, TargetUnavailable
 from mugraph.ir.graph import Graph
 from mugraph.selection import search_process
-from mugraph.selection.search_process import SearchProcess, SearchStopped
+from mugraph.selection.search_process import SearchProcess
 from mugraph.selection.whole_programs import OptimizationSettings, document_of, superoptimize_program_elsewhere
+from mugraph.support.stopping import Stopped
 from mugraph.support.store import Store
 
 
@@ -172,7 +173,7 @@ def asked_in_a_thread(process: SearchProcess, raised: list[BaseException]) -> th
     return thread
 
 
-@pytest.mark.parametrize(("end", "error"), [("close", SearchStopped), ("rest", TargetUnavailable)])
+@pytest.mark.parametrize(("end", "error"), [("close", Stopped), ("rest", TargetUnavailable)])
 def test_who_waits_for_a_process_that_is_ended_is_told(end: str, error: type, monkeypatch: pytest.MonkeyPatch) -> None:
     process, raised, ready = SearchProcess(), list[BaseException](), threading.Event()
     monkeypatch.setattr(search_process, "_new_process", lambda: silent_process(ready))

@@ -10,7 +10,8 @@ Pieces are compared with PyTorch beside the calls of the model, and the time of 
 is on trial in the end: calls that are made anyway are answered by kernels and by PyTorch in turns, in an order that is drawn for
 each pair and while nothing else is worked on here, and kernels stay if they are clearly faster.
 
-What goes wrong is reported, and PyTorch runs the graph; thread and process end with this process, whatever they are doing.
+What goes wrong is reported, and PyTorch runs the graph. Process and thread end with this process: the one is killed with its
+compilers, the other stops at its next step (`mugraph.support.stopping`).
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from typing import Any
 import torch
 
 from mugraph.errors import TargetUnavailable
+from mugraph.integrations.own_arguments import OwnArguments
 from mugraph.ir.graph import Graph
 from mugraph.pieces.piece_optimizer import Untested, optimizer
 from mugraph.runtime.benchmarking import Duel
-from mugraph.selection.search_process import SearchProcess, SearchStopped
+from mugraph.selection.search_process import SearchProcess
 from mugraph.selection.whole_programs import OptimizationSettings, contradiction_of
 from mugraph.support.progress import Event
+from mugraph.support.stopping import Stoppable, Stopped
 
 Run = Callable[..., Any]
 Work = Callable[["BackgroundGraph"], None]
@@ -46,7 +49,7 @@ Later = Callable[[Work], None]
 _ROUNDS = 30
 """Pairs of calls that a trial takes."""
 _ENDING_SECONDS = 60.0
-"""How long the end of a process waits for the thread, which looks between its steps whether it is to end."""
+"""How long the end of a process waits for the thread at the most, which ends behind the call that it is making."""
 
 _log = logging.getLogger("mugraph.torch_compile")
 
@@ -71,6 +74,16 @@ class Confirmation:
 
     def __call__(self, graph: BackgroundGraph) -> None:
         self.queue.confirm(self.result, graph)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Work that compares what there is: nothing is searched for it."""
+
+    work: Work
+
+    def __call__(self, graph: BackgroundGraph) -> None:
+        self.work(graph)
 
 
 class BackgroundGraph:
@@ -226,6 +239,7 @@ class Queue:
         self._running: _Job | None = None
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
+        self._work_here = Stoppable()
 
     @property
     def idle(self) -> bool:
@@ -282,6 +296,7 @@ class Queue:
     def stop(self) -> None:
         """End the thread and the process: what they are doing is lost."""
         self.process.close()
+        self._work_here.stop()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_ENDING_SECONDS)
@@ -300,10 +315,10 @@ class Queue:
 
     def _work(self) -> None:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._work_here:
                 while (job := self._next()) is not None:
                     self._do(job)
-        except SearchStopped:
+        except Stopped:
             self._ended()
 
     def _next(self) -> _Job | None:
@@ -327,16 +342,17 @@ class Queue:
             return True
 
     def _do(self, job: _Job) -> None:
+        self._work_here.check()
         graph = job.graph()
         if graph is None:
             return
         graph.work = State.SEARCHING
         try:
-            if not isinstance(job.work, Confirmation):
+            if not isinstance(job.work, Confirmation | Comparison):
                 with suppress(TargetUnavailable):  # what is kept needs none
                     self.process.start()  # before a budget is spent
             job.work(graph)
-        except SearchStopped:
+        except Stopped:
             raise
         except BaseException as error:  # a model must run whatever goes wrong in here
             graph.leave(f"{type(error).__name__}: {error}")
@@ -347,27 +363,38 @@ class Queue:
 
 
 class Turn:
-    """Work that calls of a graph ask for, one at a time: done by the call or, where there is a `later`, in the background.
+    """Work on arguments that calls of a graph ask for, one at a time: done by the call or, where there is a `later`, in the
+    background; comparisons that are made once more are left to `behind`, if there is one.
 
     A call that finds other work going on does without.
     """
 
-    def __init__(self, later: Later | None = None) -> None:
-        self._later = later
+    def __init__(self, later: Later | None = None, behind: Later | None = None) -> None:
+        self._later, self._behind = later, later or behind
         self._taken = threading.Lock()
 
-    def take(self, work: Callable[[], None], quick: bool = False) -> None:
-        """Do work, or have it done unless it is `quick`. What is raised here leaves the turn to others."""
+    def take(
+        self, work: Callable[[OwnArguments], None], arguments: Sequence[Any] = (), *, quick: bool = False, again: bool = False
+    ) -> None:
+        """Do work, or have it done with arguments of its own unless it is `quick`; `again` says that it compares once more. What
+        is raised here leaves the turn to others."""
         if not self._taken.acquire(blocking=False):
             return
-        if self._later is None or quick:
-            self._do(work)
-        else:
-            self._later(lambda graph: self._do(work))
-
-    def _do(self, work: Callable[[], None]) -> None:
+        later = self._behind if again else None if quick else self._later
+        if later is None:
+            self._do(work, OwnArguments(arguments))
+            return
         try:
-            work()
+            given = OwnArguments.copied(arguments)
+        except Exception:  # a model must run whatever goes wrong in here
+            self._taken.release()
+            _log.warning("arguments of a graph cannot be copied; please report this", exc_info=True)
+            return
+        later(Comparison(lambda graph: self._do(work, given)) if again else lambda graph: self._do(work, given))
+
+    def _do(self, work: Callable[[OwnArguments], None], given: OwnArguments) -> None:
+        try:
+            work(given)
         finally:
             self._taken.release()
 

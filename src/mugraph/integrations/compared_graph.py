@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.integrations.background import Turn
 from mugraph.integrations.masked_run import Decision
-from mugraph.pieces.cutting import contradiction
+from mugraph.integrations.own_arguments import MOST_TRIES, OwnArguments
 from mugraph.runtime.benchmarking import Duel, duel
 
 Run = Callable[..., Any]
@@ -34,10 +34,10 @@ class ComparedGraph:
     graph as a `whole` and than PyTorch's `calls` of it, and as a whole at the others. `numbers` are the arguments that decide all
     sizes.
 
-    Which it is, is looked at again after some calls. The graph is run as a whole for good once its parts raise while they are
-    compared, or return something else; both is reported, and with `strict` what was raised is raised. Calls draw no random
-    numbers. Safe to call from several threads: while one compares, the others run the whole, and all do where that is done in
-    the background, by `turn`.
+    Which it is, is looked at again after some calls, behind calls where `turn` can. The graph is run as a whole for good once its
+    parts raise while they are compared, or return something else; both is reported, and with `strict` what was raised is raised.
+    Where arguments changed meanwhile, the next call compares. Calls draw no random numbers. Safe to call from several threads:
+    while one compares, the others run the whole, and all do where that is done in the background, by `turn`.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class ComparedGraph:
         self._prepared = set[tuple[int, ...]]()
         """Classes of which a call was made by parts, that these could ask for kernels."""
         self._failed = False
+        self._disturbed = 0
         self._turn = turn or Turn()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -84,21 +85,26 @@ class ComparedGraph:
     def _looked_at(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> Decision | None:
         """What is decided of a class by comparing, or was where that is left to others; None where nothing was."""
         if not self._failed and sizes not in self._prepared:
-            self._turn.take(functools.partial(self._prepare, sizes, arguments))
+            self._turn.take(functools.partial(self._prepare, sizes), arguments)
         if not self._failed and sizes in self._prepared:
-            self._turn.take(functools.partial(self._decide, sizes, arguments))
+            self._turn.take(functools.partial(self._decide, sizes), arguments, again=sizes in self.decided)
         return None if self._failed else self.decided.get(sizes)
 
-    def _prepare(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
-        """Make a call by parts, which must return what the graph does."""
-        wrong = self._tried(lambda: contradiction(self.whole(*arguments), self.cut(*arguments)))
+    def _prepare(self, sizes: tuple[int, ...], given: OwnArguments) -> None:
+        """Make a call by parts, which must return what the graph does; the next call does it again where arguments changed."""
+        wrong = self._tried(lambda: given.contradiction(self.whole, self.cut))
         if wrong:
             self._failed = True
             _log.error("a graph returns something else by parts, it is run as a whole; please report this: %s", wrong)
-        self._prepared.add(sizes)
+        if wrong == "":
+            self._prepared.add(sizes)
+        elif not self._failed:
+            self._disturbed += 1
+            self._failed = self._disturbed == MOST_TRIES
+            _log.info("arguments of a graph changed while it was compared with its parts, for the %d. time", self._disturbed)
 
-    def _decide(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
-        duels = self._tried(lambda: self._duels(arguments))
+    def _decide(self, sizes: tuple[int, ...], given: OwnArguments) -> None:
+        duels = self._tried(lambda: self._duels(given.given))
         if duels is not None:
             self.duels[sizes] = duels
             self.decided[sizes] = Decision.behind(self.decided.get(sizes), duels[-1].speedup > 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.integrations.background import Turn
 from mugraph.integrations.graph_axis import GraphAxis
+from mugraph.integrations.own_arguments import OwnArguments
 from mugraph.integrations.sliced_graph import SlicedGraph
 from mugraph.runtime.benchmarking import medians
 from mugraph.sizes.chunk_plans import Chunk, Costs
@@ -44,6 +46,7 @@ class CoveredGraph:
     At most `limit` sizes are optimized, those that one call asks for within `budget` seconds together (None: no limit), of which
     `specialized` is told its share. Safe to call from several threads: while one waits for kernels, the others run the
     general graph, and all do where they are made in the background; graphs that share a `turn` wait for one of them at a time.
+    Where that returns None, as there are no kernels, calls of the size are no chunks: each would read all weights once more.
     With `ahead` above 1 a call asks for sizes that serve calls up to so many times its size, the largest first, and where kernels
     for one compute first slices alone, there are none for the next smaller one.
     What `specialized` raises is reported, and no further sizes are optimized: those that are run on. With `strict` it is raised.
@@ -52,7 +55,7 @@ class CoveredGraph:
     def __init__(
         self,
         general: Run,
-        specialized: Callable[[Sequence[Any], float | None], Run],
+        specialized: Callable[[Sequence[Any], float | None], Run | None],
         axis: GraphAxis,
         limit: int,
         budget: float | None = None,
@@ -67,7 +70,7 @@ class CoveredGraph:
         """By size, what runs it."""
         self.costs = Costs({})
         self._left_out = set[int]()
-        """Sizes that the first slices of the next larger one serve."""
+        """Sizes that are in no table: there are no kernels for them, or the first slices of the next larger one serve."""
         self._failed = False
         self._turn = turn or Turn()
 
@@ -79,12 +82,12 @@ class CoveredGraph:
         size = self.axis.size(arguments)
         if size < self.axis.smallest:
             return self.general
-        self._turn.take(functools.partial(self._find, size, arguments), quick=not self._missing(size))
+        self._turn.take(functools.partial(self._find, size), arguments, quick=not self._missing(size))
         return self.runs.get(size, self.general)
 
-    def _find(self, size: int, arguments: Sequence[Any]) -> None:
+    def _find(self, size: int, given: OwnArguments) -> None:
         try:
-            self._fill(size, arguments)
+            self._fill(size, given.given)
         except Exception:  # a model must run whatever goes wrong in here
             self._failed = True
             if self.strict:
@@ -120,6 +123,9 @@ class CoveredGraph:
 
     def _measure(self, size: int, arguments: Sequence[Any], seconds_left: float | None) -> None:
         run = self.specialized(arguments, seconds_left)
+        if run is None:
+            self._leave_out(size, arguments)
+            return
         firsts: dict[int, Run] = {}
         if isinstance(run, SlicedGraph):
             parts = some_first(size, self.axis.smallest)
@@ -138,6 +144,15 @@ class CoveredGraph:
         beside = {each: max(seconds[each], getattr(self.costs, each)) for each in ("chunk", "padding")}
         self.costs = Costs(kernels, {**self.costs.own, size: seconds["general"]}, parts=in_part, **beside)
         self.runs.clear()  # there may be better plans
+
+    def _leave_out(self, size: int, arguments: Sequence[Any]) -> None:
+        """Have a size without kernels run by what covers it, which is chosen by what the general graph takes for it."""
+        with _disable_current_modes(), torch.no_grad():
+            (seconds,) = medians({"general": lambda: self.general(*arguments)}, _ROUNDS, _SECONDS).values()
+        self._left_out.add(size)
+        self.costs = replace(self.costs, own={**self.costs.own, size: seconds})
+        self.runs.clear()
+        _log.info("a graph has no kernels for size %d, which others cover", size)
 
     def _taken_out_and_joined(self, arguments: Sequence[Any], made: Sequence[Any], size: int) -> None:
         """What a chunk of this size takes beside what runs it, as one of two."""

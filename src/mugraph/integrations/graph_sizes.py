@@ -7,7 +7,7 @@ that reduce a symbolic size, as attention does a growing cache of keys, run by k
 length run in chunks of rows (`mugraph.frontend.symbolic_sizes.row_parts`), parts that reduce a size by capacities, and PyTorch
 makes the calls between them. That serves any size from its first call on. Where it is slower than the graph as a whole
 (`mugraph.integrations.compared_graph`) PyTorch makes the calls that depend on a size. Sizes that keep coming get kernels of their
-own (`mugraph.integrations.sized_graph`), and only so many do: of a graph that is cut they are made in the background.
+own in the background (`mugraph.integrations.sized_graph`), and only so many do.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mugraph.devices.targets import target_row
 from mugraph.frontend.operators.torch_casts import draws_random_numbers, has_effects, tensor_of, tensors_of
-from mugraph.frontend.rewriting.graph_passes import concrete, numbers_of, ready_to_cut
-from mugraph.frontend.rewriting.node_traits import bytes_of
+from mugraph.frontend.rewriting.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
+from mugraph.frontend.rewriting.node_traits import bytes_of, mutates
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters, varies
 from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
 from mugraph.frontend.symbolic_sizes.masked_parts import (
@@ -44,7 +45,7 @@ from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
 from mugraph.integrations.optimized_graph import optimized, planned
-from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph
+from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph, WholeGraph
 from mugraph.integrations.sliced_graph import sliced_graph
 from mugraph.integrations.whole_graph import Original
 from mugraph.pieces.piece_optimizer import GraphsByForm
@@ -103,16 +104,35 @@ def at_all_sizes(
         at_size = functools.partial(_in_slices, axis, options, module, graphs, graph)
         return CoveredGraph(general, at_size, axis, options.sizes, options.budget, options.strict, Turn(later))
 
+    behind = functools.partial(_behind_calls, options, module, graphs, graph, {})
     if cut is not None:
-        compared = ComparedGraph(cut, general, numbers, module.forward, options.strict, Turn(later))
-        behind = functools.partial(_behind_calls, options, module, graphs, graph, {})
+        compared = ComparedGraph(cut, general, numbers, module.forward, options.strict, _turn(options, graph))
         return RecurringSizes(compared, behind, options.sizes, graph.later)
+    if not options.strict and _can_be_called_again(module) and target_row(options.target).tensors == "cpu":
+        _log.info("sizes of a graph get kernels behind its calls, when they come the third time")
+        faster = options.keep == "faster" and options.profile
+        return RecurringSizes(WholeGraph(general, tuple(numbers)), behind, options.sizes, graph.later, faster)
 
     def specialized(arguments: Sequence[Any]) -> Run:
         return _at_size(options, module, graphs, graph, arguments, options.budget)
 
     _log.info("sizes of a graph are optimized one by one, when they come the third time")
     return SizedGraph(general, specialized, numbers, options.sizes, options.strict, later)
+
+
+def _turn(options: PieceOptions, graph: BackgroundGraph) -> Turn:
+    """What has calls wait for work, but for comparisons that are made once more; with `strict`, which has them raise what goes
+    wrong, for these, too."""
+    return Turn(graph.later if options.background else None, None if options.strict else graph.later)
+
+
+def _can_be_called_again(module: fx.GraphModule) -> bool:
+    """Whether a call that is made once more, for a comparison, changes nothing, and returns the same."""
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    if any(draws_random_numbers(node) or has_effects(node) for node in calls):
+        return False
+    changed = {owner_of(source) for node in calls if mutates(node) for source in node.all_input_nodes}
+    return not any(node.op != "call_function" for node in changed)
 
 
 def _at_size(
@@ -151,8 +171,9 @@ def _in_slices(
     graph: BackgroundGraph,
     arguments: Sequence[Any],
     budget: float | None,
-) -> Run:
-    """The optimized graph at the size of some arguments, which computes its first slices alone if its kernels can."""
+) -> Run | None:
+    """The optimized graph at the size of some arguments, which computes its first slices alone if its kernels can; None where it
+    has none."""
     deadline = Deadline(None if budget is None else budget + _COMPILED_SECONDS)
 
     def at(arguments: Sequence[Any]) -> fx.GraphModule:
@@ -161,6 +182,8 @@ def _in_slices(
     with _disable_current_modes():
         ready = at(arguments)
         plan = planned(options, ready, graphs, graph, budget)
+        if not (plan.partition.pieces or plan.partition.library):
+            return None
         whole = plan.spliced(ready).forward
         with torch.no_grad():
             return sliced_graph(ready, plan, axis, arguments, whole, deadline, at) or whole
@@ -176,7 +199,7 @@ def _cut(
     """The optimized graph in parts: those that do the same to every row of symbolic sizes run in chunks of rows, and those that
     reduce a size as `masked_run` has them. None where no part of rows is worth a call, and where the graph is to be compared as a
     whole and its calls draw random numbers, or have other effects."""
-    if options.keep == "faster" and any(draws_random_numbers(node) or has_effects(node) for node in module.graph.nodes):
+    if options.keep == "faster" and not _can_be_called_again(module):
         return None
     ordered, parts = row_parts(module)
     axes = {part: axis for part in parts if (axis := _axis_of(part.module, part.numbers)) is not None}
@@ -188,8 +211,7 @@ def _cut(
     def covered(part: RowPart, axis: GraphAxis) -> CoveredGraph:
         share = shares[part.form]
         general = optimized(options, part.module, graphs, graph, share).forward
-        made = _at_size if axis.of_rows else functools.partial(_in_slices, axis)
-        at_size = functools.partial(made, options, part.module, graphs, graph)
+        at_size = functools.partial(_in_slices, axis, options, part.module, graphs, graph)
         ahead = _AHEAD if options.target == "cpu" and not axis.of_rows else 1  # others compute no first slices
         return CoveredGraph(general, at_size, axis, options.sizes, share, options.strict, turn or Turn(graph.later), ahead)
 
@@ -257,14 +279,12 @@ def _with_masked_parts(
                 break
         return best
 
-    later = graph.later if options.background else None
-
     faster = options.keep == "faster"
 
     def masked_run(part: MaskedPart, share: float = 1.0) -> MaskedRun:
         of_part = functools.partial(specialized, {})  # what one part knows no thread changes that works on another
         budget = Deadline(options.budget).share(share)
-        return MaskedRun(part, of_part, options.sizes, budget, faster, options.strict, later)
+        return MaskedRun(part, of_part, options.sizes, budget, faster, options.strict, _turn(options, graph))
 
     for part in parts:
         if part.form not in runs:

@@ -24,7 +24,8 @@ from mugraph.frontend.partitioning.splice import laid_out
 from mugraph.frontend.rewriting.graph_passes import concrete
 from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
 from mugraph.frontend.symbolic_sizes.masked_parts import MaskedPart
-from mugraph.integrations.background import Later, Turn
+from mugraph.integrations.background import Turn
+from mugraph.integrations.own_arguments import OwnArguments
 from mugraph.runtime.benchmarking import quickest
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.support.deadline import Deadline
@@ -84,7 +85,7 @@ class MaskedRun:
     `faster` kernels must be faster than PyTorch at about the size of the call, or, where they copy tensors, at sizes that just do
     not fit the next smaller capacity. What is raised meanwhile
     is reported, and PyTorch runs the part; with `strict` it is raised. Safe to call from several threads: while one waits for
-    kernels, the others have PyTorch, and all do where they are made in the background, by `later`.
+    kernels, the others have PyTorch, and all do where they are made in the background, by `turn`.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class MaskedRun:
         budget: float | None = None,
         faster: bool = True,
         strict: bool = False,
-        later: Later | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.part, self.specialized, self.limit, self.budget = part, specialized, limit, budget
         self.faster, self.strict = faster, strict
@@ -105,7 +106,7 @@ class MaskedRun:
         """By capacity and bits of a size, whether kernels that read tensors where they lie run such sizes."""
         self._places = [(number, place.dim) for number, place in enumerate(part.masked.inputs) if place is not None]
         self._strides = part.strides
-        self._turn = Turn(later)
+        self._turn = turn or Turn()
 
     def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         size = self._size(inputs)
@@ -132,19 +133,29 @@ class MaskedRun:
 
     def _runner(self, size: int, inputs: Sequence[torch.Tensor]) -> AtCapacity | None:
         if max(self.capacities, default=0) < size and len(self.capacities) < self.limit:
-            self._turn.take(functools.partial(self._fill, size, inputs))
+            self._take(functools.partial(self._fill, size), inputs)
         runner = next((runner for capacity, runner in self.capacities.items() if capacity >= size), None)
         return runner if runner is None or self._is_chosen(runner, size, inputs) else None
 
+    def _take(self, work: Callable[[Sequence[torch.Tensor]], None], inputs: Sequence[torch.Tensor], again: bool = False) -> None:
+        """Have work done on inputs. It reads no floating point numbers of theirs, which a cache has many of."""
+
+        def on_inputs(given: OwnArguments) -> None:
+            work([tensor if own is None else own for tensor, own in zip(inputs, given.given, strict=True)])
+
+        read = [None if tensor.is_floating_point() else tensor for tensor in inputs]
+        self._turn.take(on_inputs, read, again=again)
+
     def _is_chosen(self, runner: AtCapacity, size: int, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether kernels run a size: those that read tensors where they lie take the time of the size, and are compared with
-        PyTorch at the first call of about as many elements, and at later ones that come less and less often."""
+        PyTorch at the first call of about as many elements, and at later ones that come less and less often, behind them where
+        the turn can."""
         if not self.faster or runner.in_place is None:
             return True
         about = runner.capacity, size.bit_length()
         decision = self._decided.get(about)
         if decision is None or decision.is_due():
-            self._turn.take(functools.partial(self._decide, about, runner, size, inputs))
+            self._take(functools.partial(self._decide, about, runner, size), inputs, again=decision is not None)
             decision = self._decided.get(about)
         return decision is not None and decision.faster
 

@@ -1,9 +1,9 @@
 """Graphs of `torch.compile` that have kernels of their own at sizes that keep coming.
 
-Kernels that are made for one size alone are the fastest, and cost seconds. Calls of a graph that PyTorch runs at other sizes
-(`SizedGraph`) wait for them when a size comes the third time. One that runs at any size at once, by its parts or as a whole
-(`RecurringSizes`), waits for nothing: kernels are made in the background, and serve where a duel finds them clearly faster than
-what ran the size.
+Kernels that are made for one size alone are the fastest, and cost seconds. No call waits for them (`RecurringSizes`): when a size
+comes the third time, they are made in the background, and serve once a call of them returned what the graph does, where a duel
+finds them clearly faster than what ran the size. Where calls cannot be made once more, to be compared, as they draw random
+numbers, the third one waits for kernels, which serve (`SizedGraph`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.integrations.background import Later, Run, Turn
-from mugraph.integrations.compared_graph import ComparedGraph
-from mugraph.pieces.cutting import contradiction
+from mugraph.integrations.own_arguments import MOST_TRIES, OwnArguments
 from mugraph.runtime.benchmarking import Duel, duel
 
 _USES = 3
@@ -30,6 +30,40 @@ _REMEMBERED = 4096
 """Sizes that are counted before counting starts anew."""
 
 _log = logging.getLogger("mugraph.torch_compile")
+
+
+class AnySize(Protocol):
+    """A graph as it runs at any size: call it. `numbers` are the arguments that decide all sizes."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]: ...
+
+    def __call__(self, *arguments: Any) -> Any: ...
+
+    def is_by_parts(self, arguments: Sequence[Any]) -> bool:
+        """Whether kernels of its parts are known to run such calls."""
+
+    def for_now(self, arguments: Sequence[Any]) -> Run:
+        """What runs such calls, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGraph:
+    """A graph that is run as a whole at any size."""
+
+    run: Run
+    numbers: tuple[int, ...]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.run(*arguments)
+
+    def is_by_parts(self, arguments: Sequence[Any]) -> bool:
+        """It has none."""
+        return False
+
+    def for_now(self, arguments: Sequence[Any]) -> Run:
+        """What always does."""
+        return self.run
 
 
 class SizedGraph:
@@ -69,23 +103,23 @@ class SizedGraph:
                 self._uses.clear()
             self._uses[sizes] += 1
             if self._uses[sizes] >= self._worth(arguments):
-                self._turn.take(functools.partial(self._add, sizes, arguments))
+                self._turn.take(functools.partial(self._add, sizes), arguments)
         return self.runs.get(sizes, self.general)
 
     def _worth(self, arguments: Sequence[Any]) -> int:
         """How often the size of a call must come to be worth seconds."""
         return _USES
 
-    def _add(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> None:
+    def _add(self, sizes: tuple[Any, ...], given: OwnArguments) -> None:
         if sizes not in self.runs and len(self.runs) < self.limit:
-            self.runs[sizes] = self._made(sizes, arguments)
+            self.runs[sizes] = self._made(sizes, given)
 
-    def _made(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
+    def _made(self, sizes: tuple[Any, ...], given: OwnArguments) -> Run:
         _log.info("sizes %s of a graph keep coming: they get kernels (%d of %d)", sizes, len(self.runs) + 1, self.limit)
         if len(self.runs) + 1 == self.limit:
             _log.info("no more sizes of this graph get kernels; option sizes=... allows more than %d", self.limit)
         try:
-            return self.specialized(arguments)
+            return self.specialized(given.given)
         except Exception:  # a model must run whatever goes wrong in here
             if self.strict:
                 raise
@@ -94,36 +128,72 @@ class SizedGraph:
 
 
 class RecurringSizes(SizedGraph):
-    """A graph as it is `compared` at any size, and by what `specialized` makes of its arguments for sizes that keep coming.
+    """A graph as it runs at any size, and by what `specialized` makes of its arguments for sizes that keep coming.
 
-    No call waits: kernels are made in the background, by `later`. They run their size once they returned what the graph does, and
-    were clearly faster than what ran it, by its parts or as a whole; else that runs it on.
+    No call waits: kernels are made in the background, by `later`. They run their size once they returned what the graph does and,
+    with `faster`, were clearly faster than what ran it; else that runs it on. Where arguments changed while they were compared,
+    that is done again when the size keeps coming.
     """
 
-    def __init__(self, compared: ComparedGraph, specialized: Callable[[Sequence[Any]], Run], limit: int, later: Later) -> None:
-        super().__init__(compared, specialized, compared.numbers, limit, later=later)
-        self.compared = compared
+    def __init__(
+        self,
+        general: AnySize,
+        specialized: Callable[[Sequence[Any]], Run],
+        limit: int,
+        later: Later,
+        faster: bool = True,
+    ) -> None:
+        super().__init__(general, specialized, general.numbers, limit, later=later)
+        self.any_size, self.faster = general, faster
         self.duels: dict[tuple[Any, ...], Duel] = {}
         """By size, what was found of its kernels, as the challenger."""
+        self._disturbed = Counter[tuple[Any, ...]]()
+        """By size, comparisons during which arguments changed."""
 
     def _worth(self, arguments: Sequence[Any]) -> int:
-        return _USES_BY_PARTS if self.compared.is_by_parts(arguments) else _USES
+        return _USES_BY_PARTS if self.any_size.is_by_parts(arguments) else _USES
 
-    def _made(self, sizes: tuple[Any, ...], arguments: Sequence[Any]) -> Run:
-        run = super()._made(sizes, arguments)
+    def _made(self, sizes: tuple[Any, ...], given: OwnArguments) -> Run:
+        run = super()._made(sizes, given)
+        return run if run is self.general else self._compared(sizes, run, given)
+
+    def _compared(self, sizes: tuple[Any, ...], run: Run, given: OwnArguments) -> Run:
+        """What is to run a size of which there are kernels."""
         try:
             with _disable_current_modes(), torch.no_grad():
-                return run if run is not self.general and self._is_better(sizes, run, arguments) else self.general
+                return self._better(sizes, run, given)
         except Exception:  # a model must run whatever goes wrong in here
             _log.warning("running a graph at sizes %s failed, it runs as before; please report this", sizes, exc_info=True)
             return self.general
 
-    def _is_better(self, sizes: tuple[Any, ...], run: Run, arguments: Sequence[Any]) -> bool:
-        """Whether kernels for a size return what the graph does, and are clearly faster than what runs it."""
-        usual = self.compared.for_now(arguments)
-        if wrong := contradiction(usual(*arguments), run(*arguments)):
+    def _better(self, sizes: tuple[Any, ...], run: Run, given: OwnArguments) -> Run:
+        """Kernels for a size that return what the graph does and are faster than what runs it, or else that."""
+        usual = self.any_size.for_now(given.given)
+        wrong = given.contradiction(usual, run)
+        if wrong is None:
+            return self._put_off(sizes, run)
+        if wrong:
             _log.error("a graph returns something else at sizes %s, it runs as before; please report this: %s", sizes, wrong)
-            return False
-        self.duels[sizes] = duel(functools.partial(run, *arguments), functools.partial(usual, *arguments))
+            return self.general
+        if not self.faster:
+            return run
+        self.duels[sizes] = duel(functools.partial(run, *given.given), functools.partial(usual, *given.given))
         _log.info("kernels for sizes %s of a graph, beside what runs any: %s", sizes, self.duels[sizes])
-        return self.duels[sizes].clear
+        return run if self.duels[sizes].clear else self.general
+
+    def _put_off(self, sizes: tuple[Any, ...], run: Run) -> Run:
+        """What runs a size until its kernels are compared once more."""
+        self._uses[sizes] = 0
+        self._disturbed[sizes] += 1
+        _log.info("arguments changed while kernels for sizes %s of a graph were compared with it", sizes)
+        return self.general if self._disturbed[sizes] == MOST_TRIES else functools.partial(self._meanwhile, sizes, run)
+
+    def _meanwhile(self, sizes: tuple[Any, ...], run: Run, *arguments: Any) -> Any:
+        """A call by what runs any size, which has kernels compared if the size kept coming."""
+        self._uses[sizes] += 1
+        if self._uses[sizes] >= self._worth(arguments):
+            self._turn.take(functools.partial(self._compare, sizes, run), arguments)
+        return self.general(*arguments)
+
+    def _compare(self, sizes: tuple[Any, ...], run: Run, given: OwnArguments) -> None:
+        self.runs[sizes] = self._compared(sizes, run, given)

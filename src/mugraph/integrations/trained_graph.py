@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from mugraph.frontend.operators.torch_casts import has_effects
+from mugraph.integrations.own_arguments import copies_of
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.targets.machine import Machine
 
@@ -27,8 +28,6 @@ _log = logging.getLogger("mugraph.torch_compile")
 
 _MOST_SECONDS = 20.0
 """After this time no round of a comparison starts, however few there were."""
-_ALIGNED = 64
-"""Copies lie like what they were made of up to so many bytes, which is what kernels may ask of addresses."""
 
 
 @dataclass(slots=True)
@@ -81,7 +80,7 @@ class TrainedGraph:
             self._run = self._original
 
     def _compared(self, arguments: Sequence[Any]) -> Duel:
-        given = _copies(arguments)
+        given = copies_of(arguments)
         with _random_numbers_of(given) if self._graphs.draws else nullcontext(), torch.enable_grad():
             ours, theirs = (self._machine.timed(_step(run, given, arguments)) for run in (self._run, self._original))
             return duel(ours.run, theirs.run, clock=ours.clock, limit=_MOST_SECONDS)
@@ -120,55 +119,3 @@ def _step(run: Run, given: Sequence[Any], arguments: Sequence[Any]) -> Callable[
         return gradients
 
     return step
-
-
-def _copies(arguments: Sequence[Any]) -> list[Any]:
-    """Arguments with memory of their own: tensors lie in it as they do in theirs, side by side, spread or one over the other."""
-    plain = [each for each in arguments if _is_plain(each)]
-    spans: dict[int, tuple[int, int]] = {}
-    storages: dict[int, torch.UntypedStorage] = {}
-    for tensor in sorted(plain, key=_storage_bytes):  # parts of an array of NumPy's may begin alike and end one before the other
-        storage, (begin, end) = tensor.untyped_storage(), _span(tensor)
-        memory = storage.data_ptr()
-        storages[memory] = storage
-        known = spans.get(memory, (begin, end))
-        spans[memory] = min(begin, known[0]), max(end, known[1])
-    copies: dict[int, torch.Tensor] = {}
-
-    def copied(argument: Any) -> Any:
-        if not isinstance(argument, torch.Tensor):
-            return argument
-        if not _is_plain(argument):
-            return argument.detach().clone().requires_grad_(argument.requires_grad)
-        memory = argument.untyped_storage().data_ptr()
-        begin, end = spans[memory]
-        begin -= begin % _ALIGNED
-        if memory not in copies:
-            taken = torch.empty(0, dtype=torch.uint8, device=argument.device)
-            copies[memory] = taken.set_(storages[memory], begin, (end - begin,)).clone()  # type: ignore[call-overload]  # strides are optional
-        offset = argument.storage_offset() - begin // argument.element_size()
-        copy = torch.empty(0, dtype=argument.dtype, device=argument.device)
-        copy.set_(copies[memory].untyped_storage(), offset, argument.shape, argument.stride())
-        return copy.requires_grad_(argument.requires_grad)
-
-    return [copied(each) for each in arguments]
-
-
-def _is_plain(argument: Any) -> bool:
-    """Whether an argument is a tensor that is nothing but elements in memory."""
-    if type(argument) not in (torch.Tensor, torch.nn.Parameter) or argument.layout is not torch.strided:
-        return False
-    return not (argument.is_conj() or argument.is_neg())
-
-
-def _storage_bytes(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of its memory that a tensor lies between."""
-    begin = int(tensor.storage_offset()) * tensor.element_size()
-    if not tensor.numel():
-        return begin, begin
-    last: int = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (last + 1) * tensor.element_size()

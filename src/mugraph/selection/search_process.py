@@ -18,6 +18,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
@@ -31,14 +32,12 @@ from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.search import SearchSpace
 from mugraph.selection.whole_programs import OptimizationSettings, contradiction_of, document_of
-from mugraph.support.store import Store
+from mugraph.support.scratch import remove_scratch_of
+from mugraph.support.stopping import Stopped
+from mugraph.support.store import Store, cache_directory
 
 _NICE = 5
 """By how much the process is nicer than the one that asks."""
-
-
-class SearchStopped(BaseException):
-    """The process that asks is ending: no error of the search, and nobody's to answer but who began it."""
 
 
 class SearchProcess:
@@ -53,7 +52,7 @@ class SearchProcess:
     def __call__(self, program: Graph, budget: float | None, wanted: OptimizationSettings) -> Mapping[str, Any]:
         """The document of the result for a program.
 
-        Raises what the search raises, TargetUnavailable where the process cannot be started or ends, SearchStopped when closed.
+        Raises what the search raises, TargetUnavailable where the process cannot be started or ends, Stopped when closed.
         """
         document: Mapping[str, Any] = self._answer({**_request(program, wanted), "budget": budget})
         return document
@@ -74,7 +73,7 @@ class SearchProcess:
             _end(process)
 
     def close(self) -> None:
-        """End the process for good; a call that waits for it raises SearchStopped."""
+        """End the process for good; a call that waits for it raises Stopped."""
         self.closed = True
         self.rest()
 
@@ -110,9 +109,9 @@ class SearchProcess:
         raise TargetUnavailable(f"the process that searches ended with status {process.wait()}")
 
     def check(self) -> None:
-        """Raise SearchStopped if it was closed."""
+        """Raise Stopped if it was closed."""
         if self.closed:
-            raise SearchStopped
+            raise Stopped
 
     def _started(self) -> subprocess.Popen[str]:
         with self._changes:
@@ -140,13 +139,15 @@ def _new_process() -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End the process and its compilers, and close its pipes; a thread that reads them reads their end first."""
+    """End the process and its compilers, remove what they were writing, and close its pipes; a thread that reads them reads
+    their end first."""
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
     process.wait()
+    remove_scratch_of(process.pid, (Path(tempfile.gettempdir()), cache_directory() / "objects"))
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(OSError):  # nobody takes what was not written yet
