@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from mugraph.frontend.symbolic_sizes.masked_axis import Place
 from mugraph.frontend.symbolic_sizes.masked_parts import masked_parts
-from mugraph.integrations.background import Comparison, Turn
+from mugraph.integrations.background import BackgroundGraph, Comparison, Queue, Turn
 from mugraph.integrations.masked_run import MaskedRun
 from mugraph.integrations.torch_compile import compilations
 from mugraph.sizes.capacities import AtCapacity
@@ -177,7 +177,7 @@ def test_who_was_slow_is_looked_at_again_behind_calls() -> None:
     assert [run.runs(17) for _ in range(40)] == [None] * 40
     (again,) = work
     assert isinstance(again, Comparison), "no process is started for it"
-    again(None)
+    again.work(BackgroundGraph(lambda: None, Queue()))
     assert run.runs(17) == 1024
 
 
