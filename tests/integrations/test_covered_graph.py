@@ -347,11 +347,13 @@ def test_sizes_without_kernels_are_no_chunks(monkeypatch: pytest.MonkeyPatch) ->
     assert {*graph.costs.own} == {2, 8, 32}
     assert make.called
 
-    none = CoveredGraph(general, lambda arguments, budget: None, AXIS, limit=8, ahead=4)
-    for size in (40, 3, 40):
+    asked = list[int]()
+    none = CoveredGraph(general, lambda arguments, budget: asked.append(arguments[1]), AXIS, limit=8, ahead=4)
+    for size in (20, 3, 80):
         x = torch.randn(size, 3)
         assert torch.equal(none(x, size)[0], general(x, size)[0])
         assert none.runs[size] is general
+    assert asked == [128, 32, 8, 2], "no larger one is asked for by a size below those that were tried"
     assert none.table == {}
 
 

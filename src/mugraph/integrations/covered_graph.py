@@ -112,7 +112,7 @@ class CoveredGraph:
     def _missing(self, size: int) -> list[int]:
         """The sizes that are to be optimized for this one; none after one of them failed."""
         missing: list[int] = []
-        if self._failed or (self.ahead > 1 and size <= max(self.table, default=0)):
+        if self._failed or (self.ahead > 1 and size <= max((*self.table, *self._left_out), default=0)):
             return missing
         wanted = self.axis.smallest
         while len(self.table) + len(missing) < self.limit and (wanted <= size or self.ahead * size > 2 * wanted // _APART):
