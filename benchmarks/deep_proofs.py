@@ -12,8 +12,10 @@ with an exponential. In wrong layers a gain is 0.999 times the other's. Records 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +31,8 @@ RESULT = Path(__file__).parent / "results" / "deep-proofs.json"
 SIZES = {"small": (16, 64, 4, 96), "medium": (128, 512, 8, 1024), "large": (128, 2048, 16, 5632)}
 """Rows, width, heads, width inside the MLP."""
 DEPTHS = (1, 2, 4, 8, 16, 32)
+BEYOND = 8
+"""Layers from which on growth is stated."""
 WEIGHTS = 9
 
 Layer = Callable[..., torch.Tensor]
@@ -101,23 +105,29 @@ def stacked(layers: Sequence[Layer]) -> Layer:
     return function
 
 
-def record(size: str, depth: int, is_wrong: bool, budget: float) -> dict[str, Any]:
-    """How long it takes to decide whether stacks are equal."""
+def record(size: str, depth: int, is_wrong: bool, budget: float, rounds: int) -> dict[str, Any]:
+    """How long it takes to decide whether stacks are equal: medians of some rounds, each by a seed of its own, so that none has
+    the tests of another."""
     torch.manual_seed(0)
     sides = Sides(*SIZES[size])
     layers: list[Layer] = [sides.rewritten] * depth
     if is_wrong:
         layers[depth // 2] = sides.wrong
     pair = compared(stacked([sides.as_written] * depth), stacked(layers), sides.inputs(depth))
-    started, used = time.perf_counter(), time.process_time()
-    verdict = verify(pair.left, pair.right, known=pair.fixed, budget=budget)
+    seconds, cpu_seconds = [], []
+    for number in range(rounds):
+        started, used = time.perf_counter(), time.process_time()
+        verdict = verify(pair.left, pair.right, known=pair.fixed, budget=budget, seed=1000 * depth + number)
+        seconds.append(time.perf_counter() - started)
+        cpu_seconds.append(time.process_time() - used)
     return {
         "size": size,
         "depth": depth,
         "wrong": is_wrong,
         "operators": len(pair.left.kernels()),
-        "seconds": round(time.perf_counter() - started, 2),
-        "cpu_seconds": round(time.process_time() - used, 2),
+        "rounds": rounds,
+        "seconds": round(statistics.median(seconds), 2),
+        "cpu_seconds": round(statistics.median(cpu_seconds), 2),
         "outcome": verdict.outcome,
         "error_bound": verdict.error_bound,
         "pieces": len(verdict.certificate.pieces),
@@ -125,16 +135,23 @@ def record(size: str, depth: int, is_wrong: bool, budget: float) -> dict[str, An
     }
 
 
-def growth(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """For each size the exponent with which CPU seconds grow with operators, from its first to its last record."""
-    found = {}
-    for size in SIZES:
-        proved = [entry for entry in records if entry["size"] == size and not entry["wrong"] and entry["outcome"] == "equivalent"]
-        if len(proved) > 1:
-            first, last = proved[0], proved[-1]
-            ratio = math.log(last["cpu_seconds"] / first["cpu_seconds"])
-            found[size] = round(ratio / math.log(last["operators"] / first["operators"]), 2)
-    return found
+def growth(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """For each size the exponents with which processor seconds of proofs grow with operators, from one depth to the next, from
+    `BEYOND` layers on: what a proof of few takes is mostly the same for all."""
+    return {size: found for size in SIZES if (found := _slopes([entry for entry in records if entry["size"] == size]))}
+
+
+def _slopes(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    proved = sorted(
+        (entry for entry in records if entry["outcome"] == "equivalent" and entry["depth"] >= BEYOND),
+        key=lambda entry: int(entry["depth"]),
+    )
+    return {
+        f"{less['depth']} to {more['depth']} layers": round(
+            math.log(more["cpu_seconds"] / less["cpu_seconds"]) / math.log(more["operators"] / less["operators"]), 2
+        )
+        for less, more in itertools.pairwise(proved)
+    }
 
 
 def main() -> None:
@@ -143,13 +160,14 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["small", "medium"])
     parser.add_argument("--budget", type=float, default=120.0, help="seconds of each pair")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each pair is decided")
     parser.add_argument("--record", type=Path, default=RESULT)
     options = parser.parse_args()
     records = []
     for size in options.sizes:
         for depth in options.depths:
             for is_wrong in (False, True):
-                records.append(record(size, depth, is_wrong, options.budget))
+                records.append(record(size, depth, is_wrong, options.budget, options.rounds))
                 print(json.dumps(records[-1]), flush=True)
     result = {"torch": torch.__version__, "threads": torch.get_num_threads(), "exponents": growth(records), "records": records}
     options.record.write_text(json.dumps(result, indent=1) + "\n")

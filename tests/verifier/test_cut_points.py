@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,14 +18,16 @@ from mugraph.errors import InvalidInput
 from mugraph.ir import Graph
 from mugraph.ir.graph import Value
 from mugraph.ir.program import ProgramTensor
-from mugraph.testing import agree
+from mugraph.testing import ProgramSpace, agree, random_program
+from mugraph.testing import rewritten as in_other_words
 from mugraph.testing.mutants import mutants
-from mugraph.verifier import Certificate, cut_points, recheck, verify_graphs
+from mugraph.verifier import Certificate, cut_points, random_tests, recheck, verify_graphs
+from mugraph.verifier.agreements import Agreements
 from mugraph.verifier.certificate import digest
-from mugraph.verifier.cut_points import Pair, check_pieces, graphs_of
+from mugraph.verifier.cut_points import Pair, check_pieces, composed, graphs_of
 from mugraph.verifier.known_values import Known
 from mugraph.verifier.prover import verify
-from mugraph.verifier.random_tests import by_random_tests
+from mugraph.verifier.random_tests import by_random_tests, in_pieces
 
 from .graphs import program
 from .stacks import ROWS, SLICED, WIDTH, as_written, halved, rewritten, stacked
@@ -273,3 +278,213 @@ def test_a_mask_that_is_shifted_by_a_row_is_told_on_one_head(monkeypatch: pytest
     pair = keys_shared(late=False), keys_shared(late=True, shift=1)
     assert not by_random_tests(*pair).equivalent
     assert verify_graphs(*pair).equivalent is False
+
+
+def of_all_pairs(left: Graph, right: Graph) -> tuple[list[Pair], list[Pair], int]:
+    """The close pairs of tensors by the index, and by comparing each with each; and how many of them are undefined somewhere."""
+    ours, theirs = (cut_points._values(graph, {}, lambda: None)[0] for graph in (left, right))
+    each = [
+        Pair(other, value)
+        for value in cut_points._computed(right)
+        for other in cut_points._computed(left)
+        if left.tensor(other).shape == right.tensor(value).shape
+        and not (cut_points._is_view(left, other) and cut_points._is_view(right, value))
+        and cut_points._agree(ours[other], theirs[value])
+    ]
+    somewhere = sum(any(array is None for array in (*ours[pair.left], *theirs[pair.right])) for pair in each)
+    return list(cut_points._close_pairs(left, right, ours, theirs, lambda: None)), each, somewhere
+
+
+def random_pairs(count: int) -> Iterator[tuple[Graph, Graph]]:
+    """Programs and mutants of them, some of which have no value at some points, each beside the same in other words."""
+    space = ProgramSpace(operators=(4, 9), sizes=(1, 2, 3), opaque=True)
+    for seed in itertools.count():
+        graph, rng = random_program(seed, space), np.random.default_rng(seed)
+        for one in (graph, *(mutant.graph for mutant in itertools.islice(mutants(graph, rng), 3))):
+            yield one, in_other_words(one, rng)
+            count -= 1
+            if not count:
+                return
+
+
+def test_pairs_of_an_index_are_those_of_all_pairs() -> None:
+    found = undefined = 0
+    for left, right in random_pairs(200):
+        by_index, each, somewhere = of_all_pairs(left, right)
+        assert by_index == each
+        found, undefined = found + len(each), undefined + somewhere
+    assert found > 500
+    assert undefined > 10
+
+
+def compared_pairs(monkeypatch: pytest.MonkeyPatch, depth: int) -> int:
+    """How often two tensors are compared, element by element, of layers upon each other."""
+    counted, agree_ = Counter[str](), cut_points._agree
+    with monkeypatch.context() as counting:
+        counting.setattr(cut_points, "_agree", lambda *columns: counted.update("x") or agree_(*columns))
+        pair = stacked(*[as_written] * depth), stacked(*[rewritten] * depth)
+        proposed = cut_points._proposals(*pair, [Pair(*pair[0].outputs, *pair[1].outputs)], {})
+    assert len(proposed) >= 4 * depth
+    return counted["x"]
+
+
+def test_twice_the_layers_are_twice_the_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compared_pairs(monkeypatch, 16) < 2.5 * compared_pairs(monkeypatch, 8)
+
+
+def visited_values(monkeypatch: pytest.MonkeyPatch, depth: int) -> int:
+    """How many values walks from goals to cuts ask about, in a proof of layers upon each other."""
+    counted, is_open = Counter[str](), cut_points._Open.__call__
+    with monkeypatch.context() as counting:
+        counting.setattr(cut_points._Open, "__call__", lambda *asked: counted.update("x") or is_open(*asked))
+        assert verify_graphs(stacked(*[as_written] * depth), stacked(*[rewritten] * depth)).equivalent
+    return counted["x"]
+
+
+def test_walks_end_at_the_nearest_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert visited_values(monkeypatch, 12) < 2.5 * visited_values(monkeypatch, 6)
+
+
+STEPS = 70
+"""Pieces of a layer, of which no two are equal."""
+
+
+def steps(x: ProgramTensor, y: ProgramTensor, *, before: bool) -> ProgramTensor:
+    """Two equal layers, which scale x and add y many times, each time by another number."""
+    for number in (*range(STEPS), *range(STEPS)):
+        scale = Fraction(number + 1, number + 2)
+        x = (x + y / scale) * scale if before else x * scale + y
+    return x
+
+
+def counted_tests(monkeypatch: pytest.MonkeyPatch, pair: tuple[Graph, Graph]) -> Counter[tuple[str, str]]:
+    """How often pieces of a proof were tested, by their graphs."""
+    counted, bounded = Counter[tuple[str, str]](), random_tests._Verification.bounded
+
+    def counting(self: random_tests._Verification) -> random_tests.Verdict | None:
+        counted[digest(self.left), digest(self.right)] += 1
+        return bounded(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(random_tests._Verification, "bounded", counting)
+        verdict = in_pieces(*pair, {}, 2**-40, None, None)
+    assert verdict is not None
+    assert verdict.equivalent
+    assert len(verdict.certificate.pieces) >= 2 * STEPS
+    return counted
+
+
+def test_pieces_of_equal_layers_are_tested_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = tuple(program(lambda x, y, before=before: steps(x, y, before=before), (3, 4), (3, 4)) for before in (False, True))
+    left, right = pair
+    first = counted_tests(monkeypatch, (left, right))
+    assert len(first) > 64
+    assert {*first.values()} == {1}
+    assert not counted_tests(monkeypatch, (left, right)), "another proof has the pieces of the first"
+
+
+def test_agreements_are_forgotten_by_their_size() -> None:
+    """Those that were asked for last are kept, and one however large it is."""
+    few, many = stacked(as_written), stacked(*[as_written] * 4)
+    questions = [random_tests.Question(graph, graph, 0.5, seed) for seed, graph in enumerate([few, few, few, many])]
+    agreement = random_tests.Agreement(None, None, 0.25)  # type: ignore[arg-type]
+    remembered = Agreements(2 * questions[0].nodes)
+    for question in questions[:2]:
+        remembered.keep(question, agreement)
+    assert remembered.find(questions[0]) is agreement
+    remembered.keep(questions[2], agreement)
+    assert [remembered.find(question) is not None for question in questions] == [True, False, True, False]
+    remembered.keep(questions[3], agreement)
+    assert [remembered.find(question) is not None for question in questions] == [False, False, False, True]
+
+
+def test_equal_pieces_with_other_known_values_are_proved_apart() -> None:
+    """Of two tables by which x is multiplied one is full of ones, and the other is not."""
+
+    def left(x: ProgramTensor, first: ProgramTensor, second: ProgramTensor) -> ProgramTensor:
+        return ((x * first).exp() * second).exp() * x
+
+    def right(x: ProgramTensor, first: ProgramTensor, second: ProgramTensor) -> ProgramTensor:
+        return (x.exp() * second).exp() * x
+
+    def wrong(x: ProgramTensor, first: ProgramTensor, second: ProgramTensor) -> ProgramTensor:
+        return x.exp().exp() * x
+
+    shapes = ((3, 4), (3, 4), (3, 4))
+    known = {1: np.ones((3, 4)), 2: np.full((3, 4), 0.5)}
+    good, bad = (program(left, *shapes), program(right, *shapes)), (program(left, *shapes), program(wrong, *shapes))
+    assert verify_graphs(*good, known=known).equivalent
+    assert verify_graphs(*bad, known=known).equivalent is False
+    chain = cut_points._Chain(
+        tuple(map(cut_points._Numbered.of, good)),
+        known,
+        2**-50,
+        [lambda *asked: asked_of(*asked)],  # type: ignore[arg-type]
+    )
+    piece = program(lambda x, y: x * y, (3, 4), (3, 4)), program(lambda x, y: x, (3, 4), (3, 4))
+    assert chain._answer(*piece, (0, 1)).certificate is not None
+    assert chain._answer(*piece, (0, 2)).certificate is None
+    assert chain._answer(*piece, (0, 1)) is chain._answer(*piece, (0, 1))
+
+
+def asked_of(left: Graph, right: Graph, max_error: float, known: Known) -> Certificate | None:
+    return random_tests.prove_piece(1, None, left, right, max_error, known)
+
+
+def work_of_a_proof(monkeypatch: pytest.MonkeyPatch, looks: int) -> tuple[bool, int]:
+    """Whether layers upon each other are proved in pieces by a clock that runs out when it was looked at so often; and how many
+    quotients were computed, tensors compared with others, and pieces proved, of which none takes two looks."""
+    clock, work = itertools.count(1), Counter[str]()
+
+    def counted(function: Any) -> Any:
+        def counting(*asked: Any) -> Any:
+            work["done"] += 1
+            return function(*asked)
+
+        return counting
+
+    pair = stacked(*[as_written] * 8), stacked(*[rewritten] * 8)
+    with monkeypatch.context() as patched:
+        patched.setattr(cut_points, "late", lambda deadline: deadline is not None and next(clock) > looks)
+        patched.setattr(cut_points.Divisions, "div", counted(cut_points.Divisions.div))
+        patched.setattr(cut_points.CloseTensors, "near", counted(cut_points.CloseTensors.near))
+        found = composed(*pair, {}, 2**-40, [counted(asked_of)], 1.0)
+    return found is not None, work["done"]
+
+
+def test_a_proof_in_pieces_ends_when_its_time_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever that is: as tensors are drawn, computed and compared, and as pieces are proved."""
+    proved, work = work_of_a_proof(monkeypatch, 10**9)
+    assert proved
+    assert work > 200
+    before = -1
+    for looks in (1, 10, 100, 400, 700, 1000):
+        proved, work = work_of_a_proof(monkeypatch, looks)
+        assert not proved
+        assert before < work <= looks or work == before == 0
+        before = work
+
+
+LONG = 16
+"""Layers of a chain."""
+
+
+@pytest.mark.parametrize("depth", range(LONG))
+def test_a_mutant_at_any_depth_of_a_chain_is_refused(depth: int) -> None:
+    """By all means together; and by the tests of pieces, where float64 proposes all that it proposes of the right chain."""
+    left, right = stacked(*[as_written] * LONG), stacked(*[rewritten] * LONG)
+    exponentials, sums = ([index for index, node in enumerate(right.nodes) if node.op == op] for op in ("exp", "add"))
+    assert len(exponentials) == len(sums) == LONG
+    number = exponentials[depth]
+    nodes = [replace(node, op="square") if index == number else node for index, node in enumerate(right.nodes)]
+    mutant = right.with_nodes(tuple(nodes), right.outputs)
+    assert verify_graphs(left, mutant).equivalent is False
+
+    behind = {number}
+    for index, node in enumerate(nodes):
+        behind |= {index} if any(value.node in behind for value in node.inputs) else set()
+    goals = cut_points._proposals(left, right, [Pair(*left.outputs, *right.outputs)], {})
+    chain = cut_points._Chain((cut_points._Numbered.of(left), cut_points._Numbered.of(mutant)), {}, 2**-60, [asked_of])
+    within = [goal for goal in goals if goal.right.node <= sums[depth]]
+    assert [chain.proves(goal) for goal in within] == [goal.right.node not in behind for goal in within]
+    assert any(goal.right.node in behind for goal in within)

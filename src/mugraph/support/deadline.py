@@ -51,3 +51,8 @@ class Deadline:
 
 NO_LIMIT = Deadline(None)
 """One that never passes."""
+
+
+def late(deadline: float | None) -> bool:
+    """Whether a time of the monotonic clock has passed; None never does."""
+    return deadline is not None and time.monotonic() > deadline

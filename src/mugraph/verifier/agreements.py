@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mugraph.ir.graph import Graph
 from mugraph.verifier.bounds import Difference
 from mugraph.verifier.trials import Trials
+
+_NODES = 1 << 16
+"""Nodes of all graphs that are remembered: some thousand pieces of layers, or both sides of twenty programs of 32 layers."""
+
+
+class Question(NamedTuple):
+    """What tests are asked of two slices: whether they are equal, up to an error, by a seed if one was given."""
+
+    left: Graph
+    right: Graph
+    max_error: float
+    seed: int | None
+
+    @property
+    def nodes(self) -> int:
+        """Those of both graphs, at every level."""
+        return sum(1 for graph in (self.left, self.right) for _ in graph.walk())
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +38,33 @@ class Agreement:
     error_bound: float | None
 
 
-@functools.lru_cache(maxsize=64)
-def agreements(left: Graph, right: Graph, max_error: float, seed: int | None) -> list[Agreement]:
-    """What is known of two slices: nothing at first, and later at most one agreement, by the seed if one was given."""
-    return []
+@dataclass(slots=True)
+class Agreements:
+    """Agreements of graphs of so many `nodes` altogether, those that were asked for last; one is kept however large it is."""
+
+    nodes: int
+    _found: OrderedDict[Question, Agreement] = field(default_factory=OrderedDict)
+    _kept: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def find(self, question: Question) -> Agreement | None:
+        """The tests that accepted two slices; None where none did, or it is forgotten."""
+        with self._lock:
+            if question in self._found:
+                self._found.move_to_end(question)
+            return self._found.get(question)
+
+    def keep(self, question: Question, agreement: Agreement) -> None:
+        """Remember the first agreement on two slices."""
+        with self._lock:
+            if question in self._found:
+                return
+            self._found[question] = agreement
+            self._kept += question.nodes
+            while self._kept > self.nodes and len(self._found) > 1:
+                forgotten, _ = self._found.popitem(last=False)
+                self._kept -= forgotten.nodes
+
+
+AGREEMENTS = Agreements(_NODES)
+"""Those of this process."""

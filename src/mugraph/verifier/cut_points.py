@@ -10,21 +10,23 @@ compose"). A cut that hides what a later piece needs to know is passed over, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mugraph.errors import InvalidInput
+from mugraph.errors import BudgetExceeded, InvalidInput
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.float_arithmetic import FloatArithmetic
-from mugraph.ir.graph import VIEWS, Graph, Level, Shape, Tensor, Value
+from mugraph.ir.graph import VIEWS, Graph, Level, Tensor, Value
+from mugraph.support.deadline import late
 from mugraph.verifier.certificate import Certificate, ProvedPiece, digest
+from mugraph.verifier.close_tensors import CloseTensors
 from mugraph.verifier.known_values import Known
 from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice, simple_slice
-from mugraph.verifier.vectorized_eval import evaluate_batched
+from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 _CLOSE = 1e-9
 _POINTS: tuple[Callable[[Array], Array], ...] = (lambda x: x / 2, lambda x: x / 64, lambda x: np.abs(x) / 4)
@@ -46,31 +48,44 @@ class Pair(NamedTuple):
 
 
 def composed(
-    left: Graph, right: Graph, known: Known, max_error: float, provers: Sequence[Prove]
+    left: Graph, right: Graph, known: Known, max_error: float, provers: Sequence[Prove], deadline: float | None = None
 ) -> tuple[tuple[ProvedPiece, ...], int] | None:
     """The pieces of a proof that two kernel graphs on the same inputs are equal, and how many tries were passed over.
 
     Each piece is put to the provers in turn. The bounds on the error of all tries together are at most `max_error`. None where
-    there is nothing to cut, or an output is not proved. Pieces have other divisors than the graphs, as cuts are any numbers: who
-    asks looks whether the graphs have a value anywhere (`mugraph.verifier.zero_divisors`).
+    there is nothing to cut, or an output is not proved, at the `deadline` at the latest (of time.monotonic()). Pieces have other
+    divisors than the graphs, as cuts are any numbers: who asks looks whether the graphs have a value anywhere
+    (`mugraph.verifier.zero_divisors`).
     """
     outputs = list(map(Pair, left.outputs, right.outputs))
-    proposed = _proposals(left, right, outputs, known)
+    try:
+        proposed = _proposals(left, right, outputs, known, functools.partial(_in_time, deadline))
+    except BudgetExceeded:
+        return None
     if not set(proposed) - set(outputs):
         return None
     goals = tuple(dict.fromkeys([*proposed, *outputs]))
     share = max_error / 2 ** math.ceil(math.log2(_TRIES * len(provers) * len(goals)))
-    chain = _Chain(left, right, known, share, provers)
-    if all(chain.proves(goal) or goal not in outputs for goal in goals):
-        return tuple(chain.pieces), chain.passed_over
-    return None
+    chain = _Chain((_Numbered.of(left), _Numbered.of(right)), known, share, provers)
+    for goal in goals:
+        if late(deadline) or (not chain.proves(goal) and goal in outputs):
+            break
+    proved = {Pair(piece.left, piece.right) for piece in chain.pieces}
+    return (tuple(chain.pieces), chain.passed_over) if proved.issuperset(outputs) else None
+
+
+def _in_time(deadline: float | None) -> None:
+    """Raise BudgetExceeded where no time is left."""
+    if late(deadline):
+        raise BudgetExceeded("no time is left to look for tensors that both graphs compute")
 
 
 def graphs_of(left: Graph, right: Graph, pieces: Sequence[ProvedPiece]) -> Iterator[tuple[Graph, Graph, tuple[int, ...]]]:
     """Both sides of each piece of a proof, and the numbers of the graphs' inputs that they take before the cuts."""
+    sides = _Numbered.of(left), _Numbered.of(right)
     for piece in pieces:
         cuts = [[Pair(pieces[number].left, pieces[number].right) for number in members] for members in piece.cuts]
-        yield _sides(left, right, Pair(piece.left, piece.right), cuts)
+        yield _sides(sides, Pair(piece.left, piece.right), cuts)
 
 
 def of_inputs(known: Known, inputs: Sequence[int]) -> Known:
@@ -126,13 +141,33 @@ def _is_free(piece: ProvedPiece, free: Sequence[bool]) -> bool:
     return alone and all(free[earlier] for members in piece.cuts for earlier in members)
 
 
-def _sides(left: Graph, right: Graph, goal: Pair, cuts: Sequence[Sequence[Pair]]) -> tuple[Graph, Graph, tuple[int, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A kernel graph whose inputs were numbered, once for all that is cut out of it."""
+
+    graph: Graph
+    inputs: Sequence[int]
+    """The nodes that are inputs, in order."""
+    numbers: Mapping[int, int]
+    """The number of each."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Numbered:
+        inputs = [index for index, node in enumerate(graph.nodes) if node.is_input]
+        return cls(graph, inputs, {index: number for number, index in enumerate(inputs)})
+
+
+_Graphs = tuple[_Numbered, _Numbered]
+"""The left and the right graph."""
+
+
+def _sides(graphs: _Graphs, goal: Pair, cuts: Sequence[Sequence[Pair]]) -> tuple[Graph, Graph, tuple[int, ...]]:
     """Both sides of a pair on cuts, each a list of pairs that are all equal."""
     stops = [{pair[side]: number for number, cut in enumerate(cuts) for pair in cut} for side in (0, 1)]
-    cones = [_Cone.of(graph, value, stop) for graph, value, stop in zip((left, right), goal, stops, strict=True)]
+    cones = [_Cone.of(graph, value, stop.__contains__) for graph, value, stop in zip(graphs, goal, stops, strict=True)]
     inputs = tuple(sorted(cones[0].inputs | cones[1].inputs))
-    fresh = [left.tensor(cut[0].left) for cut in cuts]
-    sides = zip((left, right), goal, cones, stops, strict=True)
+    fresh = [graphs[0].graph.tensor(cut[0].left) for cut in cuts]
+    sides = zip(graphs, goal, cones, stops, strict=True)
     ours, theirs = (_side(graph, value, cone, inputs, stop, fresh) for graph, value, cone, stop in sides)
     return ours, theirs, inputs
 
@@ -146,35 +181,29 @@ class _Cone:
     met: frozenset[Value]
 
     @classmethod
-    def of(cls, graph: Graph, goal: Value, stops: Collection[Value]) -> _Cone:
-        """The cone of a value, above the `stops` but for the value itself."""
-        numbers = {index: number for number, index in enumerate(_inputs(graph))}
+    def of(cls, side: _Numbered, goal: Value, is_stop: Callable[[Value], bool]) -> _Cone:
+        """The cone of a value, above the stops but for the value itself."""
         nodes: set[int] = set()
         inputs: set[int] = set()
         met: set[Value] = set()
         waiting = [goal]
         while waiting:
             value = waiting.pop()
-            if value in stops and value != goal:
+            if value != goal and is_stop(value):
                 met.add(value)
-            elif value.node in numbers:
-                inputs.add(numbers[value.node])
+            elif value.node in side.numbers:
+                inputs.add(side.numbers[value.node])
             elif value.node not in nodes:
                 nodes.add(value.node)
-                waiting += graph.nodes[value.node].inputs
+                waiting += side.graph.nodes[value.node].inputs
         return cls(frozenset(nodes), frozenset(inputs), frozenset(met))
 
 
-def _inputs(graph: Graph) -> list[int]:
-    """The nodes that are inputs, in order."""
-    return [index for index, node in enumerate(graph.nodes) if node.is_input]
-
-
 def _side(
-    graph: Graph, goal: Value, cone: _Cone, inputs: Sequence[int], stops: Mapping[Value, int], fresh: Sequence[Tensor]
+    side: _Numbered, goal: Value, cone: _Cone, inputs: Sequence[int], stops: Mapping[Value, int], fresh: Sequence[Tensor]
 ) -> Graph:
     """One side of a piece. Inputs are named by their places, so that equal pieces are equal graphs."""
-    builder, places = GraphBuilder(Level.KERNEL), _inputs(graph)
+    builder, graph, places = GraphBuilder(Level.KERNEL), side.graph, side.inputs
     given = [graph.nodes[places[number]].output for number in inputs]
     variables = [builder.input(f"x{number}", tensor.shape, tensor.dtype) for number, tensor in enumerate([*given, *fresh])]
     moved = {Value(places[number]): variable for number, variable in zip(inputs, variables, strict=False)}
@@ -187,12 +216,39 @@ def _side(
     return builder.build([moved[goal]])
 
 
+class _Open(NamedTuple):
+    """Whether a walk stops at a value: at those with a place among cuts, but for those that it is to pass."""
+
+    places: Mapping[Value, int]
+    passed: Collection[int]
+
+    def __call__(self, value: Value) -> bool:
+        return value in self.places and self.places[value] not in self.passed
+
+
+class _Answer(NamedTuple):
+    """A certificate that the sides of a piece are equal, if there is one, whether it is of these `unchanged`, not by identities,
+    and how many provers were asked in vain."""
+
+    certificate: Certificate | None
+    unchanged: bool
+    passed_over: int
+
+    @classmethod
+    def of(cls, provers: Sequence[Prove], left: Graph, right: Graph, max_error: float, known: Known) -> _Answer:
+        """What the first prover says that shows two graphs to be equal."""
+        for number, prove in enumerate(provers):
+            certificate = prove(left, right, max_error, known)
+            if certificate is not None and certificate.accepted:
+                return cls(certificate, (certificate.left, certificate.right) == (digest(left), digest(right)), number)
+        return cls(None, False, len(provers))
+
+
 @dataclass(slots=True)
 class _Chain:
     """A proof on its way: pieces, each proved from those before it."""
 
-    left: Graph
-    right: Graph
+    graphs: _Graphs
     known: Known
     share: float
     """The error that each try may have."""
@@ -205,51 +261,53 @@ class _Chain:
     """Numbers of pieces whose tensors are all equal."""
     _places: tuple[dict[Value, int], dict[Value, int]] = field(default_factory=lambda: ({}, {}))
     """Where tensors of either graph stand among those."""
+    _asked: dict[tuple[Graph, Graph, tuple[tuple[int, int], ...]], _Answer] = field(default_factory=dict)
+    """What is known of pieces, by their sides and by which known values their inputs have."""
 
     def proves(self, goal: Pair) -> bool:
         """Try to prove a pair from what is proved."""
-        cuts: Sequence[int] = range(len(self._equal))
+        hidden = set[int]()
         for _ in range(_TRIES):
-            used = self._shared(goal, cuts)
+            used = self._shared(goal, hidden)
             if self._proved(goal, used):
                 return True
             if not used:
                 return False
-            cuts = [number for number in cuts if number not in used]
+            hidden.update(used)
         return False
 
-    def _shared(self, goal: Pair, cuts: Iterable[int]) -> list[int]:
-        """Of the cuts those that both sides of a pair are computed of, when what only one is computed of is no cut."""
-        allowed = set(cuts)
+    def _shared(self, goal: Pair, hidden: Collection[int]) -> list[int]:
+        """Of the cuts but the `hidden` those that both sides of a pair are computed of, when what only one is computed of is no
+        cut."""
+        passed = set(hidden)
         while True:
-            met = []
-            for graph, value, places in zip((self.left, self.right), goal, self._places, strict=True):
-                stops = {stop for stop, number in places.items() if number in allowed}
-                met.append({places[stop] for stop in _Cone.of(graph, value, stops).met})
+            met = [
+                {places[stop] for stop in _Cone.of(graph, value, _Open(places, passed)).met}
+                for graph, value, places in zip(self.graphs, goal, self._places, strict=True)
+            ]
             if met[0] == met[1]:
                 return sorted(met[0])
-            allowed -= met[0] ^ met[1]
+            passed |= met[0] ^ met[1]
 
     def _proved(self, goal: Pair, used: Sequence[int]) -> bool:
         cuts = tuple(tuple(self._equal[number]) for number in used)
         pairs = [[Pair(self.pieces[number].left, self.pieces[number].right) for number in members] for members in cuts]
-        left, right, inputs = _sides(self.left, self.right, goal, pairs)
-        certificate = self._certificate(left, right, of_inputs(self.known, inputs))
-        if certificate is None:
+        answer = self._answer(*_sides(self.graphs, goal, pairs))
+        self.passed_over += answer.passed_over
+        if answer.certificate is None:
             return False
-        piece = ProvedPiece(goal.left, goal.right, cuts, certificate)
-        unchanged = (certificate.left, certificate.right) == (digest(left), digest(right))  # by identities, too
-        self._keep(piece, unchanged and _is_free(piece, self._free))
+        piece = ProvedPiece(goal.left, goal.right, cuts, answer.certificate)
+        self._keep(piece, answer.unchanged and _is_free(piece, self._free))
         return True
 
-    def _certificate(self, left: Graph, right: Graph, known: Known) -> Certificate | None:
-        """What the first prover says that shows the sides of a piece to be equal."""
-        for prove in self.provers:
-            certificate = prove(left, right, self.share, known)
-            if certificate is not None and certificate.accepted:
-                return certificate
-            self.passed_over += 1
-        return None
+    def _answer(self, left: Graph, right: Graph, inputs: Sequence[int]) -> _Answer:
+        """What the provers say of the sides of a piece. They are asked once about equal ones, and what one answer counts for is
+        counted for each."""
+        known = of_inputs(self.known, inputs)
+        question = left, right, tuple((place, inputs[place]) for place in sorted(known))
+        if question not in self._asked:
+            self._asked[question] = _Answer.of(self.provers, left, right, self.share, known)
+        return self._asked[question]
 
     def _keep(self, piece: ProvedPiece, free: bool) -> None:
         """Make a pair a cut, or join it to one that has a tensor of it if both are free; two cuts stay two."""
@@ -269,22 +327,26 @@ class _Chain:
             places[value] = number
 
 
-def _proposals(left: Graph, right: Graph, outputs: Sequence[Pair], known: Known) -> list[Pair]:
-    """Tensors that float64 takes to be equal, in the order of the right graph; none where it tells outputs apart."""
+def _proposals(left: Graph, right: Graph, outputs: Sequence[Pair], known: Known, pulse: Pulse = lambda: None) -> list[Pair]:
+    """Tensors that float64 takes to be equal, in the order of the right graph; none where it tells outputs apart. `pulse` is
+    called before each tensor is computed, and before it is compared."""
     if len(right.kernels()) < 2:
         return []
-    ours, theirs = (_values(graph, known) for graph in _small(left, right, known))
+    ours, theirs = (_values(graph, known, pulse) for graph in _small(left, right, known))
     if not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
         return []
-    by_shape: dict[Shape, list[Value]] = {}
-    for value in _computed(left):
-        by_shape.setdefault(left.tensor(value).shape, []).append(value)
-    return [
-        Pair(other, value)
-        for value in _computed(right)
-        for other in by_shape.get(right.tensor(value).shape, [])
-        if not (_is_view(left, other) and _is_view(right, value)) and _agree(ours[other], theirs[value])
-    ]
+    return list(_close_pairs(left, right, ours, theirs, pulse))
+
+
+def _close_pairs(left: Graph, right: Graph, ours: _Columns, theirs: _Columns, pulse: Pulse) -> Iterator[Pair]:
+    """Tensors of one shape that are close, but for pairs of views, in the order of the right graph and then of the left one."""
+    among = CloseTensors({value: ours[value] for value in _computed(left)}, _CLOSE)
+    for value in _computed(right):
+        pulse()
+        for other in among.near(theirs[value]):
+            views = _is_view(left, other) and _is_view(right, value)
+            if not views and left.tensor(other).shape == right.tensor(value).shape and _agree(ours[other], theirs[value]):
+                yield Pair(other, value)
 
 
 def _computed(graph: Graph) -> list[Value]:
@@ -326,17 +388,24 @@ def _elements(graph: Graph) -> int:
     return sum(tensor.elements for node in graph.nodes for tensor in node.outputs)
 
 
-def _values(graph: Graph, known: Known) -> dict[Value, list[Array | None]]:
-    """What each tensor is at some points, None where some of it is not finite."""
-    values = [Value(index, output) for index, node in enumerate(graph.nodes) for output in range(len(node.outputs))]
+_Columns = Mapping[Value, Sequence[Array | None]]
+"""What tensors are at some points, None where some of it is not finite."""
+
+
+def _values(graph: Graph, known: Known, pulse: Pulse) -> _Columns:
+    """What the tensors are that are compared."""
+    values = list(dict.fromkeys([*_computed(graph), *graph.outputs]))
     asked = graph.with_nodes(graph.nodes, tuple(values))
     found: list[list[Array]] = []
     for number, point in enumerate(_POINTS):
         rng = np.random.default_rng(number)
-        drawn = [point(rng.standard_normal(node.output.shape)) for node in graph.inputs()]
-        inputs = [known.get(place, array) for place, array in enumerate(drawn)]
+        inputs = []
+        for place, node in enumerate(graph.inputs()):
+            pulse()
+            drawn = point(rng.standard_normal(node.output.shape))
+            inputs.append(known.get(place, drawn))
         with np.errstate(all="ignore"):
-            found.append(evaluate_batched(asked, inputs, FloatArithmetic()))
+            found.append(evaluate_batched(asked, inputs, FloatArithmetic(), pulse))
     columns = zip(values, zip(*found, strict=True), strict=True)
     return {value: [array if np.isfinite(array).all() else None for array in arrays] for value, arrays in columns}
 

@@ -25,6 +25,7 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Graph, Level, Node, Tensor, Value, attributes_of
 from mugraph.ir.ops import Kind, operator
+from mugraph.support.deadline import late
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier.certificate import Certificate, Outcome
 from mugraph.verifier.counterexamples import find_witness
@@ -37,7 +38,6 @@ from mugraph.verifier.random_tests import (
     are_large,
     by_random_tests,
     in_pieces,
-    late,
     looked_at,
     mismatched,
     of_cores,

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from mugraph.errors import InvalidInput, UndefinedInField
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.graph import Graph
+from mugraph.support.deadline import late
 from mugraph.support.seeds import seed_or_fresh
-from mugraph.verifier.agreements import Agreement, agreements
+from mugraph.verifier.agreements import AGREEMENTS, Agreement, Question
 from mugraph.verifier.bounds import Difference, difference_of
 from mugraph.verifier.certificate import Certificate, Outcome, Tests, at_most, digest
 from mugraph.verifier.counterexamples import Counterexample, find_witness, signature_mismatch
@@ -147,11 +148,6 @@ def is_beyond_tests(graph: Graph, max_error: float = 2**-40) -> bool:
     )
 
 
-def late(deadline: float | None) -> bool:
-    """Whether a time of the monotonic clock has passed."""
-    return deadline is not None and time.monotonic() > deadline
-
-
 def recheck(certificate: Certificate, a: Graph, b: Graph, known: Known = NOTHING) -> None:
     """Repeat the tests of a verification from its record, in fields of the family that it names, whichever would be chosen now.
 
@@ -198,7 +194,7 @@ def in_pieces(
     """
     provers: list[Prove] = [functools.partial(prove_piece, seed, deadline), *more]
     left, right, values = _cores(a, b, known)
-    found = None if late(deadline) else composed(left, right, values, max_error, provers)
+    found = None if late(deadline) else composed(left, right, values, max_error, provers, deadline)
     if found is None:
         return None
     pieces, passed_over = found
@@ -279,13 +275,13 @@ class _Verification:
         """The same of the slices as they are."""
         if self.known:
             return self.bounded()
-        before = agreements(self.slice.left, self.slice.right, self.max_error, self.seed)
-        if before:
-            self.trials, self.difference = before[0].trials, before[0].difference
-            return Verdict(self.certificate(Outcome.EQUIVALENT, Tests.AGREED, "", before[0].error_bound))
+        question = Question(self.slice.left, self.slice.right, self.max_error, self.seed)
+        if (before := AGREEMENTS.find(question)) is not None:
+            self.trials, self.difference = before.trials, before.difference
+            return Verdict(self.certificate(Outcome.EQUIVALENT, Tests.AGREED, "", before.error_bound))
         verdict = self.bounded()
         if verdict is not None and verdict.equivalent:
-            before.append(Agreement(self.trials, self.difference, verdict.error_bound))
+            AGREEMENTS.keep(question, Agreement(self.trials, self.difference, verdict.error_bound))
         return verdict
 
     def bounded(self) -> Verdict | None:
