@@ -22,12 +22,15 @@ from mugraph.testing import ProgramSpace, agree, random_program
 from mugraph.testing import rewritten as in_other_words
 from mugraph.testing.mutants import mutants
 from mugraph.verifier import Certificate, cut_points, random_tests, recheck, verify_graphs
-from mugraph.verifier.agreements import Agreements
+from mugraph.verifier.agreements import Agreement, Agreements, Question
 from mugraph.verifier.certificate import digest
+from mugraph.verifier.close_tensors import CloseTensors
 from mugraph.verifier.cut_points import Pair, check_pieces, composed, graphs_of
 from mugraph.verifier.known_values import Known
 from mugraph.verifier.prover import verify
 from mugraph.verifier.random_tests import by_random_tests, in_pieces
+from mugraph.verifier.semantics import Semantics
+from mugraph.verifier.trials import Trials
 
 from .graphs import program
 from .stacks import ROWS, SLICED, WIDTH, as_written, halved, rewritten, stacked
@@ -386,8 +389,8 @@ def test_pieces_of_equal_layers_are_tested_once_however_many_there_are(monkeypat
 def test_agreements_are_forgotten_by_their_size() -> None:
     """Those that were asked for last are kept, and one however large it is."""
     few, many = stacked(as_written), stacked(*[as_written] * 4)
-    questions = [random_tests.Question(graph, graph, 0.5, seed) for seed, graph in enumerate([few, few, few, many])]
-    agreement = random_tests.Agreement(None, None, 0.25)  # type: ignore[arg-type]
+    questions = [Question(graph, graph, 0.5, seed) for seed, graph in enumerate([few, few, few, many])]
+    agreement = Agreement(Trials(few, few, Semantics.FREE, random_tests._LAWS_FAMILY, 0), None, 0.25)
     remembered = Agreements(2 * questions[0].nodes)
     for question in questions[:2]:
         remembered.keep(question, agreement)
@@ -415,12 +418,8 @@ def test_equal_pieces_with_other_known_values_are_proved_apart() -> None:
     good, bad = (program(left, *shapes), program(right, *shapes)), (program(left, *shapes), program(wrong, *shapes))
     assert verify_graphs(*good, known=known).equivalent
     assert verify_graphs(*bad, known=known).equivalent is False
-    chain = cut_points._Chain(
-        tuple(map(cut_points._Numbered.of, good)),
-        known,
-        2**-50,
-        [lambda *asked: asked_of(*asked)],  # type: ignore[arg-type]
-    )
+    graphs = cut_points._Numbered.of(good[0]), cut_points._Numbered.of(good[1])
+    chain = cut_points._Chain(graphs, known, 2**-50, [asked_of])
     piece = program(lambda x, y: x * y, (3, 4), (3, 4)), program(lambda x, y: x, (3, 4), (3, 4))
     assert chain._answer(*piece, (0, 1)).certificate is not None
     assert chain._answer(*piece, (0, 2)).certificate is None
@@ -447,7 +446,7 @@ def work_of_a_proof(monkeypatch: pytest.MonkeyPatch, looks: int) -> tuple[bool, 
     with monkeypatch.context() as patched:
         patched.setattr(cut_points, "late", lambda deadline: deadline is not None and next(clock) > looks)
         patched.setattr(cut_points.Divisions, "div", counted(cut_points.Divisions.div))
-        patched.setattr(cut_points.CloseTensors, "near", counted(cut_points.CloseTensors.near))
+        patched.setattr(CloseTensors, "near", counted(CloseTensors.near))
         found = composed(*pair, {}, 2**-40, [counted(asked_of)], 1.0)
     return found is not None, work["done"]
 

@@ -216,7 +216,8 @@ def _side(
     return builder.build([moved[goal]])
 
 
-class _Open(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Open:
     """Whether a walk stops at a value: at those with a place among cuts, but for those that it is to pass."""
 
     places: Mapping[Value, int]

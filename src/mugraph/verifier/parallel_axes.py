@@ -22,7 +22,7 @@ from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Graph, Level, Node, Tensor, Value
 from mugraph.verifier.axis_candidates import Candidate, candidates
 from mugraph.verifier.axis_marks import ONE, Mark, Widths
-from mugraph.verifier.slice_walk import NotParallel, SliceWalk
+from mugraph.verifier.slice_walk import NotParallel, SliceWalk, Unmarked
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,10 @@ class Cut:
     narrow: bool
 
     @classmethod
-    def of(cls, graph: Graph, axis: Sequence[int | None], widths: Sequence[Widths] = ()) -> Cut:
-        """Cut an axis: for each input the dimension, or None, and how slices lie in it, at single positions by default. Raises
-        NotParallel where slices are neither kept apart nor added up."""
+    def of(cls, graph: Graph, axis: Sequence[int | None], widths: Sequence[Widths] = (), unmarked: Unmarked | None = None) -> Cut:
+        """Cut an axis: for each input the dimension, or None, and how slices lie in it, at single positions by default. Who tries
+        many axes has what is left of the graph as it is `unmarked`. Raises NotParallel where slices are neither kept apart nor
+        added up."""
         places = list(zip(axis, widths or [ONE] * len(axis), strict=True))
         sizes = [
             divmod(node.output.shape[dim], sum(of_input))
@@ -179,7 +180,7 @@ class Cut:
         if len({*sizes}) > 1 or sizes[0][1]:
             raise NotParallel("the axis has different sizes in the inputs")
         marks = [None if dim is None else Mark(dim, widths=of_input) for dim, of_input in places]
-        walk = SliceWalk(graph, marks, slices=sizes[0][0])
+        walk = SliceWalk(graph, marks, slices=sizes[0][0], unmarked=unmarked)
         found, outputs = walk.run()
         if not all(mark is None or mark.complete or (mark.dim is not None and not mark.summed) for mark in outputs):
             raise NotParallel("an output has sums of some slices")
@@ -194,12 +195,14 @@ class Cut:
 
 
 def _next_axis(left: Graph, right: Graph, tried: set[Candidate], simple: bool) -> tuple[Graph, Graph, ParallelAxis] | None:
+    sides: list[tuple[Graph, Unmarked]] = []
     for candidate in candidates(left, right, simple=simple):
         if candidate in tried:
             continue
         tried.add(candidate)
         try:
-            ours, theirs = Cut.of(left, *candidate), Cut.of(right, *candidate)
+            sides = sides or [(graph, Unmarked.of(graph)) for graph in (left, right)]
+            ours, theirs = (Cut.of(graph, *candidate, unmarked) for graph, unmarked in sides)
         except (NotParallel, ShapeMismatch):
             continue
         narrow = ours.narrow and theirs.narrow

@@ -5,10 +5,11 @@ docs/theory.md ("Parallel axes") has the rules and why they hold.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mugraph.algebra.linearity import is_linear
 from mugraph.errors import MugraphError
@@ -25,17 +26,40 @@ class NotParallel(MugraphError):
     """An operator mixes or tells apart the slices along an axis."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unmarked:
+    """A kernel graph as a walk builds it that marks nothing, so that others take from it what has no axis: of long graphs that is
+    nearly all before an operator mixes the slices. Index for index its nodes are those of the graph itself."""
+
+    nodes: Sequence[Node]
+    inputs: Sequence[int]
+    """The nodes that are inputs, in order."""
+    readers: Sequence[int]
+    """For each input the first node that reads it, the number of nodes if there is none."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> Unmarked:
+        """Raises ShapeMismatch where an operator's rule is broken."""
+        inputs = [index for index, node in enumerate(graph.nodes) if node.is_input]
+        readers: dict[int, int] = {}
+        for index, node in enumerate(graph.nodes):
+            for value in node.inputs:
+                readers.setdefault(value.node, index)
+        built, _ = SliceWalk(graph, [None] * len(inputs)).run()
+        return cls(built.nodes, inputs, [readers.get(index, len(graph.nodes)) for index in inputs])
+
+
 class SliceWalk:
     """One walk over a graph that marks the axis, of so many `slices`, in every value and builds the graph at another size, which
     is what the operands' marks have `taken`.
 
     At size 1 a sum over slices becomes one of them times their number. `tile` is the least number of slices that are whole
     tiles of all blocks that cut the axis, `uncut` whether a block of some kernel, or a product without blocks in its rows or
-    columns, has all slices.
+    columns, has all slices. What has no axis is taken of the graph as it is `unmarked`, if that is given.
     """
 
-    def __init__(self, graph: Graph, operands: Sequence[Mark | None], slices: int = 1) -> None:
-        self.graph, self.operands, self.slices = graph, operands, slices
+    def __init__(self, graph: Graph, operands: Sequence[Mark | None], slices: int = 1, unmarked: Unmarked | None = None) -> None:
+        self.graph, self.operands, self.slices, self.unmarked = graph, operands, slices, unmarked
         self.size = max((mark.taken for mark in operands if mark is not None), default=1)
         self.tile, self.uncut = 1, False
         self.tiles = {index: self.tile_of(node) for index, node in enumerate(graph.nodes) if node.is_iterator}
@@ -49,9 +73,11 @@ class SliceWalk:
         self.narrow = True
 
     def run(self) -> tuple[Graph, list[Mark | None]]:
-        inputs = 0
-        for index, node in enumerate(self.graph.nodes):
-            if node.is_input:
+        inputs, first = self.begin()
+        for index, node in enumerate(self.graph.nodes[first:], first):
+            if self.unmarked is not None and not (node.is_input or self.has_axis(node)):
+                self.take(index, self.unmarked.nodes[index])
+            elif node.is_input:
                 self.input(index, node, self.operands[inputs])
                 inputs += 1
             elif node.is_iterator:
@@ -62,8 +88,37 @@ class SliceWalk:
                 self.graph_defined(index, node, node.body)
             else:
                 self.apply(index, node)
-        outputs = [self.values[value] for value in self.graph.outputs]
-        return self.builder.build(outputs), [self.marks[value] for value in self.graph.outputs]
+        outputs = [self.value(value) for value in self.graph.outputs]
+        return self.builder.build(outputs), [self.marks.get(value) for value in self.graph.outputs]
+
+    def begin(self) -> tuple[int, int]:
+        """Take all before the first node that has or reads the axis; how many inputs there are among it, and how many nodes."""
+        if self.unmarked is None:
+            return 0, 0
+        marked = [number for number, mark in enumerate(self.operands) if mark is not None]
+        first = min((self.unmarked.readers[number] for number in marked), default=len(self.graph.nodes))
+        self.builder.nodes += self.unmarked.nodes[:first]
+        for number in marked:
+            if (index := self.unmarked.inputs[number]) < first:
+                node, mark = self.graph.nodes[index], self.operands[number]
+                scratch = GraphBuilder(self.graph.level)
+                scratch.input(str(node["name"]), self.taken(node.output.shape, mark), node.output.dtype)
+                self.builder.nodes[index] = scratch.nodes[0]
+                self.store(index, mark, Value(index))
+        return bisect.bisect_left(self.unmarked.inputs, first), first
+
+    def has_axis(self, node: Node) -> bool:
+        """Whether an operand has the axis."""
+        return any(self.marks.get(value) is not None for value in node.inputs)
+
+    def take(self, index: int, node: Node) -> None:
+        """A node without the axis as it is."""
+        copy = self.builder.append(replace(node, inputs=tuple(map(self.value, node.inputs))))
+        self.values.update({Value(index, number): Value(copy.node, number) for number in range(len(node.outputs))})
+
+    def value(self, value: Value) -> Value:
+        """What a value became: itself, where it was taken with all before it."""
+        return self.values.get(value, value)
 
     def tile_of(self, node: Node) -> Tile:
         """How slices lie in the tiles that an iterator reads."""
@@ -189,17 +244,17 @@ class SliceWalk:
         return mark.summed and any(self.over_axis[position].rest > 1 for position in mark.cuts[-1])
 
     def graph_defined(self, index: int, node: Node, body: Graph) -> None:
-        walk = SliceWalk(body, [self.marks[value] for value in node.inputs], slices=self.slices)
+        walk = SliceWalk(body, [self.marks.get(value) for value in node.inputs], slices=self.slices)
         taken, marks = walk.run()
         self.narrow &= walk.narrow
         self.tile = math.lcm(self.tile, walk.tile)
         self.uncut |= walk.uncut and self.graph.level is Level.KERNEL
-        outputs = self.builder.graph_defined(taken, [self.values[value] for value in node.inputs])
+        outputs = self.builder.graph_defined(taken, [self.value(value) for value in node.inputs])
         for number, (mark, value) in enumerate(zip(marks, outputs, strict=True)):
             self.marks[Value(index, number)], self.values[Value(index, number)] = mark, value
 
     def apply(self, index: int, node: Node) -> None:
-        marks = [self.marks[value] for value in node.inputs]
+        marks = [self.marks.get(value) for value in node.inputs]
         mark = self.result(node, marks)
         if self.graph.level is Level.KERNEL and is_contraction(node.op):
             self.uncut |= mark is not None and None in marks
@@ -214,7 +269,7 @@ class SliceWalk:
             attributes |= {"start": taken * sum(widths[:first]), "size": taken * sum(widths[first:last])}
         if is_reduction(node.op) and (reduced := marks[0]) is not None and self.is_added_up(node, reduced):
             (attributes["size"],) = reduced.widths
-        value = self.builder.add(node.op, *(self.values[value] for value in node.inputs), **attributes)
+        value = self.builder.add(node.op, *(self.value(value) for value in node.inputs), **attributes)
         if mark is not None and mark.summed and not any(before is not None and before.summed for before in marks):
             count = self.builder.add("constant", value=Scalar.of(self.slices), dtype=node.output.dtype)
             value = self.builder.add("mul", value, count)
