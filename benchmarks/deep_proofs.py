@@ -2,6 +2,7 @@
 
     python benchmarks/deep_proofs.py                            # 1 to 32 layers, of two sizes
     python benchmarks/deep_proofs.py --depths 1 2 --sizes small
+    python benchmarks/deep_proofs.py --depths 1 --sizes llama --rounds 1 --add
 
 A layer is Llama's: normalised rows, rotary embedding, causal attention, a gated MLP. One side calls PyTorch's operators; the
 other divides by the root after the products, scales queries, adds the mask, reads gate and up from one product, and writes silu
@@ -28,8 +29,13 @@ from mugraph.frontend.comparison import compared
 from mugraph.verifier.prover import verify
 
 RESULT = Path(__file__).parent / "results" / "deep-proofs.json"
-SIZES = {"small": (16, 64, 4, 96), "medium": (128, 512, 8, 1024), "large": (128, 2048, 16, 5632)}
-"""Rows, width, heads, width inside the MLP."""
+SIZES = {
+    "small": (16, 64, 4, 96),
+    "medium": (128, 512, 8, 1024),
+    "large": (128, 2048, 16, 5632),
+    "llama": (16, 4096, 32, 14336),
+}
+"""Rows, width, heads, width inside the MLP; the last ones are those of Llama-3-8B, but for keys that heads share."""
 DEPTHS = (1, 2, 4, 8, 16, 32)
 BEYOND = 8
 """Layers from which on growth is stated."""
@@ -161,9 +167,11 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["small", "medium"])
     parser.add_argument("--budget", type=float, default=120.0, help="seconds of each pair")
     parser.add_argument("--rounds", type=int, default=3, help="how often each pair is decided")
+    parser.add_argument("--add", action="store_true", help="keep the records of other sizes that are there")
     parser.add_argument("--record", type=Path, default=RESULT)
     options = parser.parse_args()
-    records = []
+    before = json.loads(options.record.read_text())["records"] if options.add else []
+    records = [entry for entry in before if entry["size"] not in options.sizes]
     for size in options.sizes:
         for depth in options.depths:
             for is_wrong in (False, True):

@@ -9,6 +9,7 @@ compose"). A cut that hides what a later piece needs to know is passed over, and
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from mugraph.support.deadline import late
 from mugraph.verifier.certificate import Certificate, ProvedPiece, digest
 from mugraph.verifier.close_tensors import CloseTensors
 from mugraph.verifier.known_values import Known
-from mugraph.verifier.parallel_axes import ParallelAxis, Slice, shared_slice, simple_slice
+from mugraph.verifier.parallel_axes import ParallelAxis, Slice, at_equal_slices, shared_slice, simple_slice
 from mugraph.verifier.vectorized_eval import Pulse, evaluate_batched
 
 _CLOSE = 1e-9
@@ -33,6 +34,8 @@ _POINTS: tuple[Callable[[Array], Array], ...] = (lambda x: x / 2, lambda x: x / 
 """Inputs at which tensors are compared, of normal ones: small, too, for exponentials that are not shifted, and positive."""
 _FEW = 1 << 20
 """Elements of all tensors up to which they are compared without looking for further slices, which takes as long."""
+_MANY = 1 << 20
+"""Elements of all tensors, for each operator, beyond which they are compared where slices that are added up are equal."""
 _TRIES = 2
 """How often a pair is tried: on the cuts below it, and then without the nearest of them."""
 
@@ -333,7 +336,9 @@ def _proposals(left: Graph, right: Graph, outputs: Sequence[Pair], known: Known,
     called before each tensor is computed, and before it is compared."""
     if len(right.kernels()) < 2:
         return []
-    ours, theirs = (_values(graph, known, pulse) for graph in _small(left, right, known))
+    ours, theirs = _of_equal_slices(left, right, known, pulse) or [
+        _values(graph, known, pulse) for graph in _small(left, right, known)
+    ]
     if not all(_agree(ours[pair.left], theirs[pair.right]) for pair in outputs):
         return []
     return list(_close_pairs(left, right, ours, theirs, pulse))
@@ -372,7 +377,7 @@ def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:
     """
 
     def is_kept(before: Graph, after: Graph, axis: ParallelAxis) -> bool:
-        return not axis.sums and all(axis.inputs[number] is None for number in known)
+        return not axis.sums and _is_uniform(axis, known)
 
     found = Slice(left, right, ()) if known else simple_slice(left, right)
     if _elements(found.left) + _elements(found.right) > _FEW:
@@ -384,6 +389,11 @@ def _small(left: Graph, right: Graph, known: Known) -> tuple[Graph, Graph]:
     return (found.left, found.right) if kept else (left, right)
 
 
+def _is_uniform(axis: ParallelAxis, known: Known) -> bool:
+    """Whether no known value stands along an axis: one slice of it would not stand for all."""
+    return all(axis.inputs[number] is None for number in known)
+
+
 def _elements(graph: Graph) -> int:
     """How many all tensors of a kernel graph have."""
     return sum(tensor.elements for node in graph.nodes for tensor in node.outputs)
@@ -393,22 +403,61 @@ _Columns = Mapping[Value, Sequence[Array | None]]
 """What tensors are at some points, None where some of it is not finite."""
 
 
+class _Divisions(FloatArithmetic):
+    """Arithmetic that remembers whether anything was divided by zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_zero = False
+
+    def div(self, x: Array, y: Array) -> Array:
+        """The quotient."""
+        self.by_zero |= bool(np.any(y == 0))
+        return super().div(x, y)
+
+
+def _of_equal_slices(left: Graph, right: Graph, known: Known, pulse: Pulse) -> list[_Columns] | None:
+    """The same of large graphs where all slices are equal that are added up, so that one of them is drawn: weights of a hidden
+    layer, say. None where graphs are small, or something is divided by zero, as differences of slices may be there alone."""
+    if _elements(left) + _elements(right) < _MANY * (len(left.nodes) + len(right.nodes)):
+        return None
+    found = shared_slice(left, right, lambda before, after, axis: _is_uniform(axis, known), simple=False)
+    if not any(axis.sums for axis in found.axes):
+        return None
+    divisions = _Divisions()
+    sides = [_evaluated(at_equal_slices(_asked(graph), found.axes), known, pulse, divisions) for graph in (left, right)]
+    return None if divisions.by_zero else [_columns(graph, arrays) for graph, arrays in zip((left, right), sides, strict=True)]
+
+
 def _values(graph: Graph, known: Known, pulse: Pulse) -> _Columns:
     """What the tensors are that are compared."""
-    values = list(dict.fromkeys([*_computed(graph), *graph.outputs]))
-    asked = graph.with_nodes(graph.nodes, tuple(values))
+    return _columns(graph, _evaluated(_asked(graph), known, pulse, FloatArithmetic()))
+
+
+def _asked(graph: Graph) -> Graph:
+    """The same graph, whose outputs are what is compared: all that it computes, and its outputs."""
+    return graph.with_nodes(graph.nodes, tuple(dict.fromkeys([*_computed(graph), *graph.outputs])))
+
+
+def _columns(graph: Graph, found: Sequence[Sequence[Array]]) -> _Columns:
+    """What is compared, from the outputs of `_asked` at each point."""
+    columns = zip(_asked(graph).outputs, zip(*found, strict=True), strict=True)
+    return {value: [array if np.isfinite(array).all() else None for array in arrays] for value, arrays in columns}
+
+
+def _evaluated(asked: Graph, known: Known, pulse: Pulse, arithmetic: FloatArithmetic) -> list[list[Array]]:
+    """The outputs of a graph at each of the points."""
     found: list[list[Array]] = []
     for number, point in enumerate(_POINTS):
         rng = np.random.default_rng(number)
         inputs = []
-        for place, node in enumerate(graph.inputs()):
+        for place, node in enumerate(asked.inputs()):
             pulse()
             drawn = point(rng.standard_normal(node.output.shape))
             inputs.append(known.get(place, drawn))
         with np.errstate(all="ignore"):
-            found.append(evaluate_batched(asked, inputs, FloatArithmetic(), pulse))
-    columns = zip(values, zip(*found, strict=True), strict=True)
-    return {value: [array if np.isfinite(array).all() else None for array in arrays] for value, arrays in columns}
+            found.append(evaluate_batched(asked, inputs, arithmetic, pulse))
+    return found
 
 
 def _agree(ours: Sequence[Array | None], theirs: Sequence[Array | None]) -> bool:

@@ -125,6 +125,17 @@ def take_slices(graph: Graph, inputs: Sequence[int | None], size: int) -> tuple[
     return taken, tuple(None if mark is None else mark.dim for mark in marks)
 
 
+def at_equal_slices(graph: Graph, axes: Sequence[ParallelAxis]) -> Graph:
+    """A kernel graph at size 1 of axes that `shared_slice` found of a graph with these nodes, whichever its outputs are: what
+    these are where all slices along an axis are equal, and one slice of those that have it."""
+    for axis in axes:
+        marks = [
+            None if dim is None else Mark(dim, widths=widths) for dim, widths in zip(axis.inputs, axis.input_widths, strict=True)
+        ]
+        graph, _ = SliceWalk(graph, marks, slices=axis.size).run()
+    return graph
+
+
 def marks_behind(node: Node, operands: Sequence[Tensor], marks: Sequence[Mark | None], slices: int) -> list[Mark | None]:
     """The axis of so many slices in the results of a node of a kernel graph, from where it is in the operands. Raises NotParallel
     where slices are neither kept apart nor added up."""
