@@ -285,7 +285,7 @@ def test_a_mask_that_is_shifted_by_a_row_is_told_on_one_head(monkeypatch: pytest
 
 def of_all_pairs(left: Graph, right: Graph) -> tuple[list[Pair], list[Pair], int]:
     """The close pairs of tensors by the index, and by comparing each with each; and how many of them are undefined somewhere."""
-    ours, theirs = (cut_points._values(graph, {}, lambda: None)[0] for graph in (left, right))
+    ours, theirs = (cut_points._values(graph, {}, lambda: None) for graph in (left, right))
     each = [
         Pair(other, value)
         for value in cut_points._computed(right)
@@ -390,7 +390,7 @@ def test_agreements_are_forgotten_by_their_size() -> None:
     """Those that were asked for last are kept, and one however large it is."""
     few, many = stacked(as_written), stacked(*[as_written] * 4)
     questions = [Question(graph, graph, 0.5, seed) for seed, graph in enumerate([few, few, few, many])]
-    agreement = Agreement(Trials(few, few, Semantics.FREE, random_tests._LAWS_FAMILY, 0), None, 0.25)
+    agreement = Agreement(Trials(few, few, Semantics.FREE, random_tests.LAWS_FAMILY, 0), None, 0.25)
     remembered = Agreements(2 * questions[0].nodes)
     for question in questions[:2]:
         remembered.keep(question, agreement)
@@ -445,7 +445,7 @@ def work_of_a_proof(monkeypatch: pytest.MonkeyPatch, looks: int) -> tuple[bool, 
     pair = stacked(*[as_written] * 8), stacked(*[rewritten] * 8)
     with monkeypatch.context() as patched:
         patched.setattr(cut_points, "late", lambda deadline: deadline is not None and next(clock) > looks)
-        patched.setattr(cut_points.Divisions, "div", counted(cut_points.Divisions.div))
+        patched.setattr(cut_points.FloatArithmetic, "div", counted(cut_points.FloatArithmetic.div))
         patched.setattr(CloseTensors, "near", counted(CloseTensors.near))
         found = composed(*pair, {}, 2**-40, [counted(asked_of)], 1.0)
     return found is not None, work["done"]
