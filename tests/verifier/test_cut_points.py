@@ -16,6 +16,7 @@ import pytest
 
 from mugraph.errors import InvalidInput
 from mugraph.ir import Graph
+from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.graph import Value
 from mugraph.ir.program import ProgramTensor
 from mugraph.testing import ProgramSpace, agree, random_program
@@ -31,6 +32,8 @@ from mugraph.verifier.prover import verify
 from mugraph.verifier.random_tests import by_random_tests, in_pieces
 from mugraph.verifier.semantics import Semantics
 from mugraph.verifier.trials import Trials
+from mugraph.verifier.verdicts import Verdict
+from mugraph.verifier.zero_divisors import LAWS_FAMILY
 
 from .graphs import program
 from .stacks import ROWS, SLICED, WIDTH, as_written, halved, rewritten, stacked
@@ -364,7 +367,7 @@ def counted_tests(monkeypatch: pytest.MonkeyPatch, pair: tuple[Graph, Graph]) ->
     """How often pieces of a proof were tested, by their graphs."""
     counted, bounded = Counter[tuple[str, str]](), random_tests._Verification.bounded
 
-    def counting(self: random_tests._Verification) -> random_tests.Verdict | None:
+    def counting(self: random_tests._Verification) -> Verdict | None:
         counted[digest(self.left), digest(self.right)] += 1
         return bounded(self)
 
@@ -390,7 +393,7 @@ def test_agreements_are_forgotten_by_their_size() -> None:
     """Those that were asked for last are kept, and one however large it is."""
     few, many = stacked(as_written), stacked(*[as_written] * 4)
     questions = [Question(graph, graph, 0.5, seed) for seed, graph in enumerate([few, few, few, many])]
-    agreement = Agreement(Trials(few, few, Semantics.FREE, random_tests.LAWS_FAMILY, 0), None, 0.25)
+    agreement = Agreement(Trials(few, few, Semantics.FREE, LAWS_FAMILY, 0), None, 0.25)
     remembered = Agreements(2 * questions[0].nodes)
     for question in questions[:2]:
         remembered.keep(question, agreement)
@@ -445,7 +448,7 @@ def work_of_a_proof(monkeypatch: pytest.MonkeyPatch, looks: int) -> tuple[bool, 
     pair = stacked(*[as_written] * 8), stacked(*[rewritten] * 8)
     with monkeypatch.context() as patched:
         patched.setattr(cut_points, "late", lambda deadline: deadline is not None and next(clock) > looks)
-        patched.setattr(cut_points.FloatArithmetic, "div", counted(cut_points.FloatArithmetic.div))
+        patched.setattr(FloatArithmetic, "div", counted(FloatArithmetic.div))
         patched.setattr(CloseTensors, "near", counted(CloseTensors.near))
         found = composed(*pair, {}, 2**-40, [counted(asked_of)], 1.0)
     return found is not None, work["done"]

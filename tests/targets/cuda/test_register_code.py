@@ -30,7 +30,7 @@ FULL: dict[str, Callable[[DType], Graph]] = {
     "128 keys of 32 numbers": lambda dtype: attention(64, 256, 32, 2, dtype),
 }
 """As much as warps hold: with more of either, kernels spilled on some of the architectures."""
-GROUPS = {
+GROUPS: dict[str, Callable[[DType], Graph]] = {
     "64 keys of 128 numbers": FULL["64 keys of 128 numbers"],
     "128 keys of 64 numbers": lambda dtype: attention(64, 256, 64, 2, dtype),
     "128 keys of 128 numbers": lambda dtype: attention(64, 256, 128, 2, dtype),
