@@ -377,3 +377,14 @@ def test_which_of_several_plans_is_the_fastest_is_kept(monkeypatch: pytest.Monke
     monkeypatch.setattr(whole_calls, "torch_here", functools.partial(tuple, ("2", "64")))
     optimized_graph._fastest(graph, plans, options)
     assert asked == [2, 2]
+
+
+def test_which_plan_was_the_fastest_beside_a_model_is_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    graph = graph_of(lambda x: torch.exp(x) * 2, X)
+    left = tuple(Left(node, "", 0) for node in graph.graph.nodes if node.op == "call_function")
+    plans = [Plan(Partition((), left), {}, layout) for layout in Layout]
+    found = iter((1, 0))
+    monkeypatch.setattr(optimized_graph, "quickest", lambda sides: next(found))
+    serving, alone = (PieceOptions(cache=Store(tmp_path), background=background) for background in (True, False))
+    chosen = [optimized_graph._fastest(graph, plans, options) for options in (serving, serving, alone, serving)]
+    assert [plans.index(plan) for plan in chosen] == [1, 1, 0, 0]

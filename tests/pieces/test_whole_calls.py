@@ -16,6 +16,7 @@ from mugraph.pieces import cutting, piece_optimizer, whole_calls
 from mugraph.pieces.data import CutGraph
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.partitioned import Partitioned
+from mugraph.pieces.piece_duels import torch_here
 from mugraph.pieces.plan import Plan
 from mugraph.pieces.whole_calls import KIND, KeptCalls
 from mugraph.results.coverage import Amount, Coverage, LeftCalls
@@ -191,6 +192,39 @@ def test_documents_that_are_none_are_made_anew(
     store.put(KIND, entry.key, damaged)
     assert optimized(store).found
     assert len(fought) == 2
+
+
+@pytest.mark.parametrize(
+    ("document", "serving", "recalled"),
+    [
+        ({"fastest": 1}, False, 1),
+        ({"fastest": 2}, False, None),
+        ({"fastest": 1, "serving": True}, False, None),
+        ({"fastest": 1, "serving": True}, True, 1),
+    ],
+    ids=["kept", "of more", "kept beside a model", "beside a model again"],
+)
+def test_what_is_recalled(document: dict[str, Any], serving: bool, recalled: int | None, tmp_path: Path) -> None:
+    kept = KeptCalls(Store(tmp_path), "key", serving)
+    kept.store.put(KIND, "key", document)
+    assert kept.recall(lambda found: (0, 1)[found["fastest"]]) == recalled
+
+
+def test_another_version_makes_calls_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keys = [KeptCalls.of(Store(tmp_path), "cpu", torch.fx.Graph(), []).key]
+    monkeypatch.setattr(whole_calls, "__version__", "another")
+    keys.append(KeptCalls.of(Store(tmp_path), "cpu", torch.fx.Graph(), []).key)
+    assert keys[0] != keys[1]
+
+
+def test_what_products_may_be_rounded_to_is_another_pytorch() -> None:
+    before, precise = torch.get_float32_matmul_precision(), torch_here()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert torch_here() != precise
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert torch_here()[:2] == precise[:2]
 
 
 def test_which_layout_is_the_fastest_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

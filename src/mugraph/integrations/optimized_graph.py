@@ -178,7 +178,7 @@ def _fastest(module: fx.GraphModule, choices: Sequence[Plan], options: PieceOpti
         return choices[0]
     tensors = [tensor_of(node) for node in module.graph.nodes if node.op == "placeholder"]
     sizes = str([None if tensor is None else recorded_sizes(tensor.shape) for tensor in tensors])
-    kept = KeptCalls.of(options.cache, options.target, module.graph, choices, sizes)
+    kept = KeptCalls.of(options.cache, options.target, module.graph, choices, sizes, serving=options.background)
     known = kept.recall(lambda document: choices[int(document["fastest"])])
     if known is not None:
         return known

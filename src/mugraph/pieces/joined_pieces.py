@@ -10,7 +10,6 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import fx
 
 from mugraph.devices import device_for
@@ -23,7 +22,7 @@ from mugraph.ir.parts import objection
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.joining import DECISIVE, WORTH, Join, Joining
 from mugraph.pieces.packed_weights import packed
-from mugraph.pieces.piece_duels import description_of
+from mugraph.pieces.piece_duels import description_of, torch_here
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
 from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.predicted_cost import KnownForms, Measured, PredictedCost
@@ -117,7 +116,7 @@ class Joiner:
 
     def _name_of(self, whole: Partition) -> str:
         """What a graph that is cut, and the machine, are known by."""
-        here = repr(device_for(self.optimizer.options.target)), torch.__version__, str(torch.get_num_threads())
+        here = repr(device_for(self.optimizer.options.target)), *torch_here()
         return digest_of(*map(self.optimizer.key, whole.pieces), *here)
 
     def _tried_before(

@@ -24,6 +24,7 @@ from mugraph.pieces.example_tensors import examples, memory_reused, recorded_siz
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way
 from mugraph.pieces.packed_weights import packed
+from mugraph.pieces.piece_duels import torch_here
 from mugraph.pieces.predicted_cost import seconds_of_calls
 from mugraph.runtime.benchmarking import in_turns, still_counts, while_serving
 from mugraph.support.deadline import Deadline
@@ -52,7 +53,7 @@ class Library:
     def __init__(self, target: str, store: Store, serving: bool = False) -> None:
         """`serving` says that a model is served while kernels are timed."""
         self._store, self._serving, self._device = store, serving, device_for(target)
-        self._here = (repr(self._device), torch.__version__, str(torch.get_num_threads()))
+        self._here = (repr(self._device), *torch_here())
         self._times: dict[str, _Times] = {}
 
     def layouts(self, kernel: LibraryKernel, deadline: Deadline) -> tuple[Layout, ...] | None:

@@ -43,6 +43,14 @@ def description_of(result: Superoptimized) -> str:
     return f"{result.executable.digest} with {result.executable.packed_bytes}"
 
 
+def torch_here() -> tuple[str, ...]:
+    """What PyTorch's calls take as long as they do by, beside the machine, and round by: its version, how many threads it has,
+    and in what its CPU products of fp32 may be done."""
+    products = getattr(torch.backends.mkldnn, "matmul", None)  # older ones have one setting for all devices
+    precision = torch.get_float32_matmul_precision() if products is None else products.fp32_precision
+    return torch.__version__, str(torch.get_num_threads()), str(precision)
+
+
 @contextmanager
 def examples_of(piece: Piece) -> Iterator[list[torch.Tensor]]:
     """Random tensors that lie as the inputs of a piece do."""

@@ -28,7 +28,7 @@ from mugraph.ir.graph import Graph
 from mugraph.pieces.example_tensors import memory_reused
 from mugraph.pieces.kept_joins import KeptJoins
 from mugraph.pieces.library_ways import Library, layers_of, weights_of, with_packed_weights
-from mugraph.pieces.piece_duels import against, by_kernels, description_of, examples_of, recorded_tensor
+from mugraph.pieces.piece_duels import against, by_kernels, description_of, examples_of, recorded_tensor, torch_here
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.predicted_cost import Saving, not_predicted_to_pay, saving, seconds_of_calls
@@ -445,11 +445,6 @@ class Optimizer:
         if not outcome.cut_short:
             store.put(KIND, key, while_serving(outcome.to_json(), self.options.background))
         return outcome
-
-
-def torch_here() -> tuple[str, str]:
-    """What PyTorch's calls take as long as they do by, beside the machine: its version, and how many threads it has."""
-    return torch.__version__, str(torch.get_num_threads())
 
 
 def _nameless(program: Graph) -> list[tuple[object, ...]]:

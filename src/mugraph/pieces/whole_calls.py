@@ -18,12 +18,13 @@ from torch import fx
 from mugraph.devices import device_for
 from mugraph.devices.host import seconds_when_busy, slowdown
 from mugraph.frontend.operators.torch_casts import tensors_of, text_of_tensor
-from mugraph.pieces.piece_duels import description_of
-from mugraph.pieces.piece_optimizer import torch_here
+from mugraph.pieces.piece_duels import description_of, torch_here
 from mugraph.pieces.plan import Plan
+from mugraph.runtime.benchmarking import still_counts, while_serving
 from mugraph.support.deadline import Deadline
 from mugraph.support.store import Mode, Store, digest_of
 from mugraph.verifier.certificate import digest
+from mugraph.version import __version__
 
 KIND = "calls"
 """What the store calls outcomes of whole calls."""
@@ -79,23 +80,38 @@ class KeptCalls:
 
     store: Store
     key: str
+    serving: bool = False
+    """Whether a model is served meanwhile: what calls show then stands where there is one again."""
 
     @classmethod
-    def of(cls, cache: Store | Mode | str | None, target: str, graph: fx.Graph, plans: Sequence[Plan], *asked: str) -> KeptCalls:
-        """The place for a graph; `asked` is what else calls take their time by, or are made for."""
-        here = (repr(device_for(target)), *torch_here())
-        return cls(Store.of(cache), digest_of(text_of_calls(graph), *map(_text_of_plan, plans), *asked, *here))
+    def of(
+        cls,
+        cache: Store | Mode | str | None,
+        target: str,
+        graph: fx.Graph,
+        plans: Sequence[Plan],
+        *asked: str,
+        serving: bool = False,
+    ) -> KeptCalls:
+        """The place for a graph; `asked` is what else calls take their time by, or are made for.
+
+        What runs between kernels is this version's.
+        """
+        here = (repr(device_for(target)), *torch_here(), __version__)
+        return cls(Store.of(cache), digest_of(text_of_calls(graph), *map(_text_of_plan, plans), *asked, *here), serving)
 
     def recall(self, read: Callable[[Mapping[str, Any]], T]) -> T | None:
         """What was kept, as `read` reads it; None where nothing was, or what is no such document."""
         document = self.store.get(KIND, self.key)
-        with suppress(KeyError, TypeError, ValueError):  # calls are made again
-            return None if document is None else read(document)
+        if document is None or not still_counts(document, self.serving):
+            return None
+        with suppress(LookupError, TypeError, ValueError):  # calls are made again
+            return read(document)
         return None
 
     def keep(self, document: Mapping[str, Any]) -> None:
         """Keep what calls showed, as JSON values."""
-        self.store.put(KIND, self.key, document)
+        self.store.put(KIND, self.key, while_serving(document, self.serving))
 
 
 def text_of_calls(graph: fx.Graph) -> str:
