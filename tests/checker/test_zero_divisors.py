@@ -15,7 +15,7 @@ from mugraph.lower.thread_graphs import construct
 from mugraph.verifier import random_tests
 from verifier.graphs import attention, fused_rmsnorm, online_attention, program, rmsnorm
 from verifier.stacks import as_written, rewritten, stacked
-from verifier.test_zero_divisors import NOT_ZERO, SHAPES, ZEROS, in_blocks, pair
+from verifier.test_zero_divisors import NOT_ZERO, SHAPES, SIGNED, ZEROS, beside_roots, in_blocks, pair
 
 
 @pytest.mark.parametrize("name", ["the same", "rounded apart"])
@@ -77,8 +77,22 @@ def test_a_single_root_is_looked_at_where_it_is_of_a_square(seed: int) -> None:
     """Of half of all numbers there is none in a field, and what is taken for it has another square."""
     zero = program(lambda x: x / (x.sqrt() * x.sqrt() - x), (1,))
     assert divides_by_zero(document(zero), random.Random(seed))
-    other = program(lambda x: x / (x.sqrt() * (x * -1).sqrt() - x), (1,))
-    assert not divides_by_zero(document(other), random.Random(seed))
+    both = program(lambda x: x / (x.sqrt() * (x * -1).sqrt() - x), (1,))
+    assert divides_by_zero(document(both), random.Random(seed)), "only zero has both roots"
+    other = program(lambda x: x / (x.sqrt() * (x * -1).sqrt() - x * 2), (1,))
+    assert not divides_by_zero(document(other), random.Random(seed)), "which is none of what the laws of roots show"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_roots_of_many_numbers_hide_no_zero(seed: int) -> None:
+    assert divides_by_zero(document(beside_roots(zero=True)), random.Random(seed))
+
+
+@pytest.mark.parametrize("name", ["twice a number that has a root", "a number and its absolute value"])
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_zero_for_half_of_all_signs_is_not_zero(seed: int, name: str) -> None:
+    whole = program(lambda x: (x / SIGNED[name](x)).sum(-1), (1, 32))
+    assert not divides_by_zero(document(whole), random.Random(seed))
 
 
 def test_proofs_in_pieces_of_what_has_a_value_are_accepted(tmp_path: Path) -> None:

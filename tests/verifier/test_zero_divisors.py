@@ -93,9 +93,51 @@ def test_what_z3_proves_equal_is_no_variable_to_divide_by() -> None:
 
 def test_a_single_root_is_looked_at_where_it_is_of_a_square() -> None:
     """Of half of all numbers there is none in a field, and what is taken for it has another square."""
-    zero, other = (program(lambda x, s=s: x / (x.sqrt() * (s * x).sqrt() - x), (1,)) for s in (1, -1))
+    zero, both = (program(lambda x, s=s: x / (x.sqrt() * (s * x).sqrt() - x), (1,)) for s in (1, -1))
     assert nowhere_defined(zero, zero)
-    assert nowhere_defined(other, other) == ""
+    assert nowhere_defined(both, both), "only zero has both roots"
+
+
+def beside_roots(zero: bool) -> Graph:
+    """x / (sqrt(x)^2 - x), or x / (sqrt(x)^2 + x), and twice the same of nine other roots of sums."""
+
+    def function(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
+        others = (y + y.sum(-1, keepdim=True)).sqrt().sum(-1, keepdim=True)
+        root = x.sqrt()
+        return x / ((root * root - x if zero else root * root + x) * others)
+
+    return program(function, (1, 1), (1, 9))
+
+
+def test_a_zero_is_found_beside_roots_of_no_squares() -> None:
+    assert nowhere_defined(beside_roots(zero=True), beside_roots(zero=True))
+
+
+SIGNED: dict[str, Callable[[ProgramTensor], ProgramTensor]] = {
+    "twice a number that has a root": lambda x: x.sqrt() * x.sqrt() + x,
+    "a number and its absolute value": lambda x: (x * x).sqrt() + x,
+    "a number less its absolute value": lambda x: (x * x).sqrt() - x,
+}
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_what_is_zero_for_half_of_all_signs_is_not_zero(name: str) -> None:
+    """Of so many elements some are, in each draw of numbers that may be squares or not."""
+    whole = program(lambda x: (x / SIGNED[name](x)).sum(-1), (1, 32))
+    assert nowhere_defined(whole, whole) == ""
+
+
+def test_slices_without_known_values_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[Graph] = []
+
+    def has_a_value(graph: Graph, known: Any) -> bool:
+        looked_at.append(graph)
+        return True
+
+    monkeypatch.setattr("mugraph.verifier.zero_divisors._has_a_value", has_a_value)
+    whole = program(lambda x, y: x / (x + y), (8, 3), (1, 3))
+    assert nowhere_defined(whole, whole, {1: np.ones((1, 3))}) == ""
+    assert [[node.output.shape for node in graph.inputs()] for graph in looked_at[:1]] == [[(1, 3), (1, 3)]]
 
 
 def test_a_certificate_by_pieces_of_what_divides_by_zero_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

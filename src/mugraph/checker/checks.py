@@ -184,7 +184,7 @@ class _Check:
             rounds, bound = _tested(slices.left, slices.right, half, self.rounds, self.rng, self.tell)
             if bound <= half["max_error"]:
                 return rounds, bound
-        self.tell("rows and the whole that they are of are tested together, since apart they do not agree")
+        self.tell("rows and the whole that they are of are tested together, as tests apart do not show that they agree")
         return _tested(slices.joint.left, slices.joint.right, half, self.rounds, self.rng, self.tell)
 
     def _by_pieces(self, program: Json, graph: Json, certificate: Json) -> tuple[int, float]:

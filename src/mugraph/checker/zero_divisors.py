@@ -23,8 +23,12 @@ from mugraph.checker.tensors import Array
 
 _DRAWS = 3
 _DRAWS_FOR_SQUARES = 24
-"""So many draws have one in which up to `_FEW` radicands are squares, nearly always."""
+"""Draws among which one is looked for in which all radicands are squares."""
 _FEW = 6
+_DRAWS_OF_MANY = 4
+"""Of more radicands than `_FEW` there is hardly a draw of squares: so many are looked at, before there is one."""
+_TURNS = (0, 1, -1)
+"""Inputs are any numbers, squares, or squares times -1, in turns."""
 _MODULUS = 840
 """Primes are -1 modulo it, so that 2, 3, 5 and 7 have their roots."""
 
@@ -144,10 +148,9 @@ class _PoweredRoots(Fields):
         return Residues(p, q)
 
     @property
-    def counts(self) -> bool:
-        """Whether roots square back, of all numbers or of some among many."""
-        squares = self.met.get("sqrt", [])
-        return all(squares) or len(squares) > _FEW
+    def squares(self) -> list[bool]:
+        """Of all numbers that roots were taken of, whether they are squares."""
+        return list(map(bool, self.met.get("sqrt", [])))
 
 
 def _powers(x: Array, prime: int) -> Array:
@@ -157,19 +160,22 @@ def _powers(x: Array, prime: int) -> Array:
 
 
 def _has_value(graph: Json, rng: random.Random) -> bool:
-    """Whether a graph has a value in a draw in which roots square back; in any, where there is no such draw."""
-    some, counted = False, 0
-    for _ in range(_DRAWS_FOR_SQUARES):
+    """Whether a graph has a value in a draw in which all roots square back or, where there is no such draw, in every draw.
+
+    Where one does not, a divisor that is zero need not be, and one that is not zero may be.
+    """
+    defined, of_squares = list[bool](), 0
+    for number in range(_DRAWS_FOR_SQUARES):
         domain = _drawn(_PoweredRoots, rng)
-        defined = _is_defined(graph, domain, rng, properties=False)
-        some |= defined
-        if domain.counts:
-            if defined:
+        defined.append(_is_defined(graph, domain, rng, properties=False, turn=_TURNS[number % len(_TURNS)]))
+        if all(domain.squares):
+            if defined[-1]:
                 return True
-            counted += 1
-            if counted == _DRAWS:
-                break
-    return some and not counted
+            of_squares += 1
+        many = len(domain.squares) > _FEW and len(defined) >= _DRAWS_OF_MANY
+        if of_squares == _DRAWS or (many and not of_squares):
+            break
+    return not of_squares and all(defined)
 
 
 def _has_value_by_properties(graph: Json, rng: random.Random) -> bool:
@@ -184,10 +190,12 @@ def _drawn(kind: type[Domain], rng: random.Random) -> Domain:
     return kind(residue_fields.draw(rng, _MODULUS, count=False), rng.randbytes(32))
 
 
-def _is_defined(graph: Json, domain: Fields, rng: random.Random, *, properties: bool) -> bool:
-    shapes = [node["attributes"]["shape"] for node in graph["nodes"] if node["op"] == "input"]
+def _is_defined(graph: Json, domain: Fields, rng: random.Random, *, properties: bool, turn: int = 0) -> bool:
+    drawn = [domain.random(node["attributes"]["shape"], rng) for node in graph["nodes"] if node["op"] == "input"]
+    if turn:
+        drawn = [domain.multiply(domain.number(Fraction(turn)), domain.multiply(each, each)) for each in drawn]
     try:
-        outputs(graph, [domain.random(shape, rng) for shape in shapes], domain, properties)
+        outputs(graph, drawn, domain, properties)
     except Undefined:
         return False
     return True

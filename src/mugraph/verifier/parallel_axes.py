@@ -10,7 +10,7 @@ has the theorems.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -91,6 +91,12 @@ def shared_slice(
 def simple_slice(left: Graph, right: Graph) -> Slice:
     """What `shared_slice` gives of two graphs, which takes long where they are."""
     return shared_slice(left, right)
+
+
+def uniform_slice(left: Graph, right: Graph, known: Collection[int]) -> Slice:
+    """What `shared_slice` gives of the axes along which no input of those numbers stands: one slice of known values would not be
+    all of them."""
+    return shared_slice(left, right, lambda before, after, axis: all(axis.inputs[number] is None for number in known))
 
 
 def slices_at(axes: Sequence[ParallelAxis], inputs: Sequence[Array], output: int, index: Sequence[int]) -> list[Array]:

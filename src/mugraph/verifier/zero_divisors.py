@@ -9,6 +9,7 @@ rounding, with roots that are multiplicative and square back on squares, and wit
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -20,9 +21,10 @@ from mugraph.ir.definitions import spelled_out
 from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.graph import Graph, Node, Value
 from mugraph.ir.ops import Kind, operator
+from mugraph.ir.scalar import Scalar
 from mugraph.verifier.characters import Characters
 from mugraph.verifier.known_values import NOTHING, Known, residues
-from mugraph.verifier.parallel_axes import Slice, simple_slice
+from mugraph.verifier.parallel_axes import simple_slice, uniform_slice
 from mugraph.verifier.root_semantics import LawfulArithmetic, evaluate_products
 from mugraph.verifier.semantics import WITH_PROPERTIES, FreeArithmetic, beyond_rational
 from mugraph.verifier.signs import Signs, conditions, signs_of
@@ -34,8 +36,13 @@ _DRAWS = 4
 """A divisor of n elements that is not zero for all inputs has a zero in each of so many draws with a probability of about
 (n d / 2^49)^4, if they are fractions of degree d."""
 _SQUARES = 24
-"""Among so many draws there is one in which as few radicands as `_FEW_RADICANDS` are squares, or nearly always."""
+"""Draws among which one is looked for in which all radicands are squares."""
 _FEW_RADICANDS = 6
+"""Of more there is hardly such a draw, unless they are squares of inputs or inputs."""
+_DRAWS_OF_MANY = 4
+"""Of more radicands so many draws are looked at, before there is one of squares."""
+_SIGNS = (0, 1, -1)
+"""Inputs are any numbers, squares, or squares times -1, in turns: as if they had any signs, or one."""
 
 
 def nowhere_defined(left: Graph, right: Graph, known: Known = NOTHING) -> str:
@@ -46,7 +53,7 @@ def nowhere_defined(left: Graph, right: Graph, known: Known = NOTHING) -> str:
     left, right = spelled_out(left), spelled_out(right)
     if not any(_is_doubtful(graph, known) for graph in (left, right)):
         return ""
-    found = Slice(left, right, ()) if known else simple_slice(left, right)
+    found = uniform_slice(left, right, known) if known else simple_slice(left, right)
     for side, graph in (("left", found.left), ("right", found.right)):
         if _is_doubtful(graph, known) and not _has_a_value(graph, known):
             return f"the {side} graph divides by zero whatever its inputs are, so that nothing is said of any input"
@@ -79,23 +86,23 @@ def _divides(node: Node) -> bool:
 
 
 def _defined_by_laws(graph: Graph, known: Known) -> bool:
-    """Whether a graph has a value in some draw that counts: where it takes few roots, one in which they are of squares.
+    """Whether a graph has a value in some draw in which all roots are of squares or, where there is no such draw, in every draw.
 
-    Where no draw counts, as sqrt(x) and sqrt(-x) are never both of squares, any draw will do.
+    Where a root is of no square, a divisor that is zero need not be, and one that is not zero may be.
     """
-    some, counted = False, 0
-    for pair, rng in _draws(_SQUARES):
+    defined, of_squares = list[bool](), 0
+    for (pair, rng), sign in zip(_draws(_SQUARES), itertools.cycle(_SIGNS), strict=False):
         arith = LawfulArithmetic(pair, omega=pair.root(rng), seed=int(rng.integers(2**62)), mirrored=False)
-        inputs = _inputs(graph, known, arith, rng)
-        defined = _is_defined(functools.partial(evaluate_batched, graph, inputs, arith))
-        some |= defined
-        if arith.all_squares or arith.radicands > _FEW_RADICANDS:
-            if defined:
+        inputs = _inputs(graph, known, arith, rng, sign)
+        defined.append(_is_defined(functools.partial(evaluate_batched, graph, inputs, arith)))
+        if arith.all_squares:
+            if defined[-1]:
                 return True
-            counted += 1
-            if counted == _DRAWS:
-                break
-    return some and not counted
+            of_squares += 1
+        many = arith.radicands > _FEW_RADICANDS and len(defined) >= _DRAWS_OF_MANY
+        if of_squares == _DRAWS or (many and not of_squares):
+            break
+    return not of_squares and all(defined)
 
 
 def _defined_by_properties(graph: Graph, known: Known) -> bool:
@@ -117,9 +124,15 @@ def _draws(count: int) -> Iterator[tuple[FieldPair, np.random.Generator]]:
         yield LAWS_FAMILY.draw(rng, count=False), rng
 
 
-def _inputs(graph: Graph, known: Known, arith: FieldArithmetic, rng: np.random.Generator) -> list[FieldValue]:
-    shapes = enumerate(node.output.shape for node in graph.inputs())
-    return [residues(known[n], arith.pair) if n in known else arith.random(shape, rng) for n, shape in shapes]
+def _inputs(graph: Graph, known: Known, arith: FieldArithmetic, rng: np.random.Generator, sign: int = 0) -> list[FieldValue]:
+    """Random inputs but for those that are known; with a sign, squares times it."""
+    drawn = list[FieldValue]()
+    for number, node in enumerate(graph.inputs()):
+        value = residues(known[number], arith.pair) if number in known else arith.random(node.output.shape, rng)
+        if sign and number not in known:
+            value = arith.mul(arith.constant(Scalar.of(sign)), arith.mul(value, value))
+        drawn.append(value)
+    return drawn
 
 
 def _is_defined(evaluate: Callable[[], object]) -> bool:
