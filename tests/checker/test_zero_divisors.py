@@ -83,9 +83,10 @@ def test_a_single_root_is_looked_at_where_it_is_of_a_square(seed: int) -> None:
     assert not divides_by_zero(document(other), random.Random(seed)), "which is none of what the laws of roots show"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_roots_of_many_numbers_hide_no_zero(seed: int) -> None:
-    assert divides_by_zero(document(beside_roots(zero=True)), random.Random(seed))
+def test_roots_of_many_numbers_hide_no_zero() -> None:
+    """Each draw of such does in half of all cases, and four do in one of 16."""
+    found = [divides_by_zero(document(beside_roots()), random.Random(seed)) for seed in range(16)]
+    assert found.count(True) > 12
 
 
 @pytest.mark.parametrize("name", ["twice a number that has a root", "a number and its absolute value"])

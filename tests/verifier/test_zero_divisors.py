@@ -98,19 +98,20 @@ def test_a_single_root_is_looked_at_where_it_is_of_a_square() -> None:
     assert nowhere_defined(both, both), "only zero has both roots"
 
 
-def beside_roots(zero: bool) -> Graph:
-    """x / (sqrt(x)^2 - x), or x / (sqrt(x)^2 + x), and twice the same of nine other roots of sums."""
+def beside_roots(others: int = 9) -> Graph:
+    """s / (sqrt(s)^2 - s), over so many other roots of sums."""
 
     def function(x: ProgramTensor, y: ProgramTensor) -> ProgramTensor:
-        others = (y + y.sum(-1, keepdim=True)).sqrt().sum(-1, keepdim=True)
-        root = x.sqrt()
-        return x / ((root * root - x if zero else root * root + x) * others)
+        total = y.sum(-1, keepdim=True)
+        roots, s = (y + total).sqrt().sum(-1, keepdim=True), x + total
+        return s / ((s.sqrt() * s.sqrt() - s) * roots)
 
-    return program(function, (1, 1), (1, 9))
+    return program(function, (1, 1), (1, others))
 
 
-def test_a_zero_is_found_beside_roots_of_no_squares() -> None:
-    assert nowhere_defined(beside_roots(zero=True), beside_roots(zero=True))
+@pytest.mark.parametrize("others", range(7, 14))
+def test_a_zero_is_found_beside_roots_of_no_squares(others: int) -> None:
+    assert nowhere_defined(beside_roots(others), beside_roots(others))
 
 
 SIGNED: dict[str, Callable[[ProgramTensor], ProgramTensor]] = {
