@@ -345,6 +345,38 @@ def test_lines_far_below_the_largest_value_are_not_judged_alone() -> None:
     assert errors.fault == ""
 
 
+def reciprocal_products() -> Graph:
+    """1 / (x @ w) in fp32: where the terms of a sum cancel, its rounding errors are a larger part of it."""
+    kernel = GraphBuilder(Level.KERNEL)
+    x, w = kernel.input("x", (32, 256), DType.FP32), kernel.input("w", (256, 64), DType.FP32)
+    block = GraphBuilder(Level.BLOCK, grid=(4,), loop=4)
+    product = block.add("matmul", block.iterator(0, kernel.tensor(x), (None,), 1), block.iterator(1, kernel.tensor(w), (1,), 0))
+    total = block.add("accumulate", product, combine="sum")
+    made = block.add("div", block.constant(1, DType.FP32), total)
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", made, omap=(1,))]), [x, w]))
+
+
+def exact_runner(stand_in: Executable) -> Callable[..., list[Array]]:
+    """A stand-in that errs by nothing but rounding its results."""
+
+    def run(*arrays: Array) -> list[Array]:
+        wide: list[Array] = [np.asarray(array, np.float64) for array in arrays]
+        return [np.asarray(result, np.float32) for result in evaluate(stand_in.graph, wide, FloatArithmetic())]
+
+    return run
+
+
+def test_a_stand_in_that_is_near_by_chance_does_not_make_a_kernel_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated_blocks, "runner", exact_runner)
+    found = checked(reciprocal_products())
+    assert (found.fault, found.scales) == ("", (1.0, 1e-3, 1e3))
+    with monkeypatch.context() as without:
+        without.setattr(emulated_blocks, "_NUDGES", 0)
+        assert "errs in block" in checked(reciprocal_products()).fault
+    plant(monkeypatch, replaced(r"y\[v\] = (v\d+);", r"y[v] = \1 * 1.001f;"))
+    assert "errs in block" in checked(reciprocal_products()).fault
+
+
 def test_results_that_no_type_can_hold_are_not_compared() -> None:
     """exp of fp16 numbers up to about 6, squared twice: beyond 65504."""
     kernel = GraphBuilder(Level.KERNEL)

@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -54,6 +55,8 @@ _KINDS_OF_INPUTS = tuple(map(InputKind, (1.0, 1e-3, 1e3)))
 """Standard normal numbers, which all blocks of `_chosen` read; and the ends of the scales of the comparison with float64, ..."""
 _AGAIN = 2
 """... which so many of them read at most, or the first alone where several take longer than a kernel's share of the seconds."""
+_NUDGES = 3
+"""So often numbers are moved by up to an ulp of fp32, before a kernel that errs more than its stand-in is called wrong."""
 
 
 def spot_check(
@@ -62,9 +65,10 @@ def spot_check(
     """Run blocks of every generated kernel on normal inputs; None where there is nothing to run, or the machine is here.
 
     A kernel that reads another's result reads it as its stand-in on this host computes it. It errs where its error is above
-    the tolerance of the coarsest type it computes in and more than 10 times the stand-in's on the same elements: relative to the
-    largest value of the output, or of a line of the block's elements. Where the `program` that the kernels compute takes long on
-    this host, the stand-in computes what the blocks read and write alone, and everything else that they could read is NaN.
+    the tolerance of the coarsest type it computes in and more than 10 times the stand-in's on the same elements, and than what
+    rounding errors in what is read would change: relative to the largest value of the output, or of a line of the block's
+    elements. Where the `program` that the kernels compute takes long on this host, the stand-in computes what the blocks read and
+    write alone, and everything else that they could read is NaN.
     """
     emulator = emulator_for(executable)
     if emulator is None:
@@ -193,7 +197,7 @@ class _Check:
             value, exact = launch.outputs[place], self._exact(index, number, blocks[:ran])
             _expect_written(name, number, windowed(strangers[place], window), exact)
             results, own = (windowed(array, window) for array in (stored[place], self.values[value].numbers.reshape(-1)))
-            self._compare(f"{name}: output {number}", value, _types(body), results, own, exact)
+            self._compare(index, number, value, results, own, exact)
         for place, others in enumerate(strangers):
             if count := int(np.sum(others)):
                 those = ", ".join(map(str, blocks[:ran]))
@@ -257,23 +261,40 @@ class _Check:
             parts.append(_Part(block, block_slices(body, number, at, shape), np.asarray(made)))
         return parts
 
-    def _compare(self, what: str, value: Value, types: set[DType], results: Memory, own: Array, exact: Sequence[_Part]) -> None:
-        """Raise _FaultFound where results of a kernel, the `value` in memory, err by more than rounding to the `types` that it
+    def _compare(self, index: int, number: int, value: Value, results: Memory, own: Array, exact: Sequence[_Part]) -> None:
+        """Raise _FaultFound where results of a kernel, the `value` in memory, err by more than rounding to the types that it
         computes in explains, relative to the largest that its stand-in's `own` have, or to the largest of a line of a block."""
-        dtype = self._type(value)
-        tolerance = max(TOLERANCES[self.emulator.runs_as(each)] for each in types)
+        dtype, what = self._type(value), f"{self.executable.launches[index].kernel.name}: output {number}"
+        tolerance = max(TOLERANCES[self.emulator.runs_as(each)] for each in _types(self._body(index)))
         largest = Measure.of(own, dtype).largest or 1.0
         compared = [part for part in exact if dtype.holds(part.values).any()]
         if not compared and self.kind.standard:
             self.missed.append(f"{what} has no finite value to compare for normal inputs")
         for part in compared:
-            made = _decoded(results[part.place], dtype)
-            errors = BlockErrors.of(part.values, made, own[part.place], dtype, largest, tolerance)
+            made, theirs = _decoded(results[part.place], dtype), own[part.place]
+            errors = BlockErrors.of(part.values, made, theirs, dtype, largest, tolerance)
             if errors.whole.error < math.inf and self.kind.standard:
                 self.errors.append(errors.whole.error)
             if errors.fault:
-                raise _FaultFound(f"{what} errs in block {part.block} by {errors.fault}")
+                theirs = self._farthest(index, number, part, theirs)
+                if BlockErrors.of(part.values, made, theirs, dtype, largest, tolerance).fault:
+                    raise _FaultFound(f"{what} errs in block {part.block} by {errors.fault}")
             self.compared[self.kind] = None
+
+    def _farthest(self, index: int, number: int, part: _Part, own: Array) -> Array:
+        """Of the stand-in's results for a block and those in float64 of numbers with rounding errors of fp32, the farthest from
+        exact ones: where a sum of terms that cancel divides, the stand-in may be ten times as near as others by chance."""
+        node, body = self.graph.nodes[index], self._body(index)
+        if chooses(body) or DType.FP64 in _types(body):
+            return own
+        with suppress(BudgetExceeded), np.errstate(all="ignore"):
+            operands = [self._operand(value) for value in node.inputs]
+            for seed in range(_NUDGES):
+                self._look_at_the_clock()
+                made = evaluate_block(body, _index(part.block, body.grid), operands, _Nudging(seed))[number]
+                farther = np.isfinite(made) & (np.abs(made - part.values) > np.abs(own - part.values))
+                own = np.where(farther, made, own)
+        return own
 
     def _operand(self, value: Value) -> Array:
         """A value that a body reads: in memory, or a view of one that is; raises BudgetExceeded at the end of the budget."""
@@ -344,6 +365,18 @@ class _Widening(FloatArithmetic):
 
     def view(self, x: Array, move: Callable[[Array], Array]) -> Array:
         return np.asarray(move(x), np.float64)
+
+
+class _Nudging(_Widening):
+    """The same of numbers that are up to an ulp of fp32 off, but for whole ones, which may be places or truths."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng([seed, 0xE44])
+
+    def view(self, x: Array, move: Callable[[Array], Array]) -> Array:
+        exact = super().view(x, move)
+        return np.where(exact == np.rint(exact), exact, exact * (1 + self.rng.uniform(-(2.0**-23), 2.0**-23, exact.shape)))
 
 
 def _types(body: Graph) -> set[DType]:
