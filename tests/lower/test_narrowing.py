@@ -14,6 +14,8 @@ from lower.graphs import OTHER_MAXIMA, attention, normalised_scores, rms_norm_li
 from mugraph.ir import DType, Graph, GraphBuilder, Level, Value
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.ir.graph import Tensor
+from mugraph.ir.ops import OPERATORS, apply_call
 from mugraph.lower import construct, lower
 from mugraph.lower.check import check
 from mugraph.lower.fragments import on_matrix_units
@@ -174,6 +176,15 @@ def test_what_is_computed_may_be_no_number_of_fp16(made: str) -> None:
     kernel = narrowed(factor_of(made))
     assert computed_types(kernel) == {DType.FP32}
     assert all(product.tf32 for product in products(kernel))
+
+
+@pytest.mark.parametrize("name", [name for name, row in OPERATORS.items() if row.picks])
+def test_rows_that_pick_give_one_of_these_operands_its_negative_or_zero(name: str) -> None:
+    row, rng = OPERATORS[name], np.random.default_rng(0)
+    call = apply_call(name, [Tensor((256,), DType.FP16)] * row.arity, {})
+    operands = [rng.standard_normal(256) * rng.integers(2, size=256) for _ in range(row.arity)]
+    made = np.abs(row.compute(FloatArithmetic(), call, operands))
+    assert ((made == 0) | np.any([made == np.abs(operands[place]) for place in row.picks], axis=0)).all()
 
 
 def test_what_is_chosen_of_numbers_of_other_types_is_none_of_fp16() -> None:
