@@ -236,17 +236,25 @@ def test_a_product_of_kernels_takes_its_share_of_the_rate() -> None:
 def factors_of_fp16() -> dict[str, tuple[Graph, bool]]:
     """Products of what is made of inputs of fp16, and whether fp16 has it."""
     made: dict[str, tuple[Graph, bool]] = {}
-    for name, exact in (("relu", True), ("negative", True), ("clamped", True), ("gains", False), ("third", False)):
+    for name, exact in (
+        ("relu", True),
+        ("negative", True),
+        ("clamped", True),
+        ("both", True),
+        ("gains", False),
+        ("third", False),
+    ):
         p = Program()
         x, w, g = (p.input(each, shape, DType.FP16) for each, shape in (("x", (2048, 2048)), ("w", (2048, 2048)), ("g", (2048,))))
         factor = {
             "relu": lambda x, g: x.relu(),
             "negative": lambda x, g: -x.relu(),
             "clamped": lambda x, g: x.maximum(-0.5),
+            "both": lambda x, g: x.relu(),
             "gains": lambda x, g: x * g,
             "third": lambda x, g: x.maximum(1 / 3),
         }[name](x, g)
-        made[name] = finished(p, factor @ w), exact
+        made[name] = finished(p, factor @ (w.relu() if name == "both" else w)), exact
     return made
 
 

@@ -18,7 +18,7 @@ from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.definitions import spelled_out
 from mugraph.ir.dtypes import DType
 from mugraph.ir.evaluate import loop_nodes
-from mugraph.ir.graph import VIEWS, Graph, Level, Node, Tensor, Value
+from mugraph.ir.graph import VIEWS, Accumulation, Graph, Level, Node, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
 from mugraph.ir.ops import GRAPH_DEFINED, OPERATORS, flops_of, is_contraction
 from mugraph.ir.scalar import Scalar
@@ -225,6 +225,8 @@ def _is_in_fp16(graph: Graph, value: Value) -> bool:
     if node.op == "mul":  # by name: by -1 it negates
         others = [each for each in node.inputs if not _is_minus_one(graph.nodes[each.node])]
         return len(others) < len(node.inputs) and all(_is_in_fp16(graph, each) for each in others)
+    if node.accumulation is Accumulation.CONCAT:
+        return all(_is_in_fp16(graph, each) for each in node.inputs)
     picked = [node.inputs[place] for place in OPERATORS[node.op].picks] if node.op in OPERATORS else []
     return node.is_iterator or (bool(picked) and all(_is_in_fp16(graph, each) for each in picked))
 

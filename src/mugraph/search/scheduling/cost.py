@@ -26,6 +26,9 @@ from mugraph.search.scheduling.space import CutAxes, cuttable_together
 PRODUCTS = frozenset({"contract", "concat_contract"})
 """Steps that are products."""
 
+_MOVING = frozenset({"carry", "concat"})
+"""Steps that compute nothing."""
+
 _ACCUMULATORS = frozenset({"accumulate", "accumulate_max", "rescale", "concat", "carry"})
 """Steps that become accumulators of the block graph."""
 
@@ -83,8 +86,7 @@ class SketchCost:
                 dtypes.append(next(loaded))
             else:
                 widest = reduce(DType.promote, tensors) if tensors else self.outputs[0].dtype
-                moves = step.op in ("carry", "concat")  # by name: steps that compute nothing
-                dtypes.append(widest.of_arithmetic if widest.is_fp8 and not moves else widest)
+                dtypes.append(widest.of_arithmetic if widest.is_fp8 and step.op not in _MOVING else widest)
         return dtypes
 
     @cached_property
@@ -140,6 +142,8 @@ def _is_in_fp16(steps: Sequence[Step], index: int) -> bool:
     if step.op == "mul":  # by name: by -1 it negates
         others = [i for i in step.inputs if steps[i].scalar != _MINUS_ONE]
         return len(others) < len(step.inputs) and all(_is_in_fp16(steps, i) for i in others)
+    if step.op in _MOVING:
+        return all(_is_in_fp16(steps, i) for i in step.inputs)
     picked = [step.inputs[place] for place in OPERATORS[step.op].picks] if step.op in OPERATORS else []
     return step.leaf is not None or (bool(picked) and all(_is_in_fp16(steps, i) for i in picked))
 
