@@ -239,6 +239,7 @@ def factors_of_fp16() -> dict[str, tuple[Graph, bool]]:
     for name, exact in (
         ("relu", True),
         ("negative", True),
+        ("negative maximum", True),
         ("clamped", True),
         ("both", True),
         ("gains", False),
@@ -249,6 +250,7 @@ def factors_of_fp16() -> dict[str, tuple[Graph, bool]]:
         factor = {
             "relu": lambda x, g: x.relu(),
             "negative": lambda x, g: -x.relu(),
+            "negative maximum": lambda x, g: (-x).maximum(g),
             "clamped": lambda x, g: x.maximum(-0.5),
             "both": lambda x, g: x.relu(),
             "gains": lambda x, g: x * g,

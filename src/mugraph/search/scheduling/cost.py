@@ -26,6 +26,8 @@ from mugraph.search.scheduling.space import CutAxes, cuttable_together
 PRODUCTS = frozenset({"contract", "concat_contract"})
 """Steps that are products."""
 
+_MINUS_ONE = Scalar.of(-1)
+
 _MOVING = frozenset({"carry", "concat"})
 """Steps that compute nothing."""
 
