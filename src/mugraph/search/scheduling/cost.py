@@ -133,9 +133,6 @@ class SketchCost:
         return _live_sets(self.sketch, tuple(self.dtypes), self.outputs, self.device.operands_in_place)
 
 
-_MINUS_ONE = Scalar.of(-1)
-
-
 def _is_in_fp16(steps: Sequence[Step], index: int) -> bool:
     """Whether lowering knows that fp16 has the numbers of a step where it has those that are loaded."""
     step = steps[index]
