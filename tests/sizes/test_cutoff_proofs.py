@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +91,17 @@ def test_numbers_that_are_zero_at_some_sizes_are_found_out(last: int) -> None:
     assert verdict.sizes[-1] == {"n": last + 1}
 
 
+def test_a_number_that_scales_what_is_taken_away_is_counted_with_it() -> None:
+    def vanishing(x: torch.Tensor) -> torch.Tensor:
+        """0 at the sizes 1 to 5, as a number of degree 2 times one of degree 3."""
+        n = x.shape[0]
+        return torch.rsub(x * ((n - 3) * (n - 4) * (n - 5)), 0 * x, alpha=(n - 1) * (n - 2))
+
+    verdict = asked(vanishing, lambda x: 0 * x)
+    assert verdict.outcome == "different"
+    assert verdict.sizes[-1] == {"n": 6}
+
+
 def test_a_square_and_a_line_meet_at_two_sizes() -> None:
     verdict = asked(lambda x: x.sum(0) * (x.shape[0] ** 2 - 5 * x.shape[0]), lambda x: -6 * x.sum(0), X[:2], dim=FROM_TWO)
     assert verdict.outcome == "different"
@@ -165,6 +177,7 @@ def test_what_vanishes_at_some_sizes_of_two_is_found_out(vanishing: Fn, seen: di
         (lambda x: torch.softmax(x @ x.T, -1).mean(0), lambda x: torch.softmax(x @ x.T, -1).sum(0) / x.shape[0], "at each index"),
         (lambda x: x.sum(0) * (1 / x.shape[0]), lambda x: x.mean(0), "Python computes of sizes"),
         (lambda x: x.prod(0), lambda x: (1 * x).prod(0) * 1, "acts along the axis"),
+        (lambda x: x.sum(0) ** math.inf, lambda x: (1 * x).sum(0) ** math.inf, "no whole number"),
         (lambda x: (x * numbered(x)).sum(0), lambda x: (numbered(x) * (1 * x)).sum(0) * 1, "arange"),
     ],
 )
@@ -194,6 +207,13 @@ def test_functions_that_branch_on_the_size_are_not_taken_for_one() -> None:
 
     verdict = asked(odd_one_out, lambda x: x.sum(0))
     assert verdict.outcome == "undecided"
+
+
+def test_a_size_at_which_a_function_fails_is_named() -> None:
+    verdict = asked(lambda x: x.reshape(-1, 2, 2).sum((0, 1)), lambda x: x.sum(0), torch.randn(4, 2))
+    assert verdict.outcome == "undecided"
+    assert verdict.reason.startswith("undecided: at n = 1: ")
+    assert verdict.claim == ""
 
 
 def test_ranges_of_few_sizes_are_tested_one_by_one() -> None:

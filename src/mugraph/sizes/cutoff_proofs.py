@@ -164,9 +164,12 @@ class _Question:
         return self.declared.resized(sizes, self.args, self.kwargs)
 
     def _decided(self, sizes: Sizes) -> Verdict:
-        """The verdict on the functions at some sizes."""
+        """The verdict on the functions at some sizes; raises SizeMatters where one is no program there."""
         args, kwargs = self._examples(sizes)
-        return self.decide(*self.functions, kwargs or args)
+        try:
+            return self.decide(*self.functions, kwargs or args)
+        except MugraphError as error:
+            raise SizeMatters(f"at {self._text(sizes)}: {error}") from error
 
     def _decided_as_recorded(self, families: Sequence[_Family], sizes: Sizes) -> Verdict:
         """The verdict on the recorded calls at some sizes, where it is evidence for others; on the functions where they differ.

@@ -210,12 +210,14 @@ class _Factor:
 # elementwise calls --------------------------------------------------------------------------------------------------------
 
 
-def _added(walk: _Walk, call: Call) -> Quotient:
-    return walk.operand(call, "self") + walk.operand(call, "other") * walk.number(call.arguments.get("alpha", 1))
+def _added(walk: _Walk, call: Call, scaled: str = "other") -> Quotient:
+    whole = "self" if scaled == "other" else "other"
+    return walk.operand(call, whole) + walk.operand(call, scaled) * walk.number(call.arguments.get("alpha", 1))
 
 
-def _subtracted(walk: _Walk, call: Call) -> Quotient:
-    return _added(walk, call).signed()
+def _subtracted(walk: _Walk, call: Call, scaled: str) -> Quotient:
+    """A difference, of which the operand that is taken away is `scaled`."""
+    return _added(walk, call, scaled).signed()
 
 
 def _multiplied(walk: _Walk, call: Call) -> Quotient:
@@ -251,10 +253,8 @@ def _squared(walk: _Walk, call: Call) -> Quotient:
 
 def _raised(walk: _Walk, call: Call) -> Quotient:
     exponent, base = call["exponent"], walk.tensor(call, "self")
-    if isinstance(exponent, bool) or not isinstance(exponent, int | float) or exponent != int(exponent):
-        raise SizeMatters("its exponent is no whole number")
-    if abs(exponent) > _LARGEST_POWER:
-        raise SizeMatters(f"its exponent is larger than {_LARGEST_POWER}")
+    if isinstance(exponent, bool) or exponent not in range(-_LARGEST_POWER, _LARGEST_POWER + 1):
+        raise SizeMatters(f"its exponent is no whole number from {-_LARGEST_POWER} to {_LARGEST_POWER}")
     product = math.prod([base] * abs(int(exponent)), start=_ONE)
     return product if exponent >= 0 else _ONE / product
 
@@ -456,7 +456,8 @@ def _attended(walk: _Walk, call: Call) -> Quotient:
 
 _BY_RULE: Sequence[tuple[Rule, str]] = (
     (_added, "add"),
-    (_subtracted, "sub rsub"),
+    (partial(_subtracted, scaled="other"), "sub"),
+    (partial(_subtracted, scaled="self"), "rsub"),
     (_multiplied, "mul"),
     (_divided, "div true_divide"),
     (partial(_with_product, divides=False), "addcmul"),
