@@ -19,8 +19,8 @@ class Verdict:
     what was asked of the tensors that the functions bring along.
 
     Of functions that were asked about for ranges of sizes, `sizes` are those at which they were tested, by the names of the
-    dimensions, and `claim` says what these decide; the certificate is that of the sizes with the largest error bound. An answer
-    other than equivalent is the one at the last of `sizes`.
+    dimensions, and `claim` says what equality there decides, where functions are equivalent; the certificate is that of the sizes
+    with the largest error bound. Functions that are different are so at the last of `sizes`.
     """
 
     certificate: Certificate
