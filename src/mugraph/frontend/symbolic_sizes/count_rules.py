@@ -7,6 +7,7 @@ import functools
 import math
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -168,11 +169,10 @@ class _Walk:
         """The bounds of a number; raises SizeMatters for one that is no polynomial in the sizes."""
         value = given.meta.get("val") if isinstance(given, fx.Node) else given
         if isinstance(value, torch.SymInt):
-            symbols = [*self.names]
-            polynomial = value.node.expr.as_poly(*symbols)
-            if polynomial is None or value.node.expr.free_symbols - {*symbols}:
+            polynomial = value.node.expr.as_poly(*self.names)
+            if polynomial is None or value.node.expr.free_symbols - {*self.names}:
                 raise SizeMatters(f"{value} is no polynomial in the sizes")
-            degrees = {self.names[symbol]: int(polynomial.degree(symbol)) for symbol in symbols}
+            degrees = sum((Counter({self.names[each]: int(polynomial.degree(each))}) for each in self.names), Counter[str]())
             return Quotient(Sums(degrees, positive=all(number > 0 for number in polynomial.coeffs())))
         if isinstance(value, torch.SymFloat):
             raise SizeMatters(f"{value} is a number that Python computes of sizes and rounds; divide tensors by sizes")
