@@ -15,17 +15,17 @@ import hashlib
 import logging
 import os
 import tempfile
-import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from mugraph.errors import StorageError
+from mugraph.support.forking import lock_of_process
 from mugraph.support.private_directories import PRIVATE_FILE, check_private, make_private
 from mugraph.support.scratch import scratch_directory
 
 _DIGEST_BYTES = 32
-_ONE_AT_A_TIME = threading.Lock()
+_ONE_AT_A_TIME = lock_of_process()
 _log = logging.getLogger(__name__)
 
 Build = Callable[[Path], None]

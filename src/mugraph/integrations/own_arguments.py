@@ -6,7 +6,6 @@ that: what is left is read where it lies, and watched while it is.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.pieces.cutting import contradiction
+from mugraph.support.forking import lock_of_process
 
 _ALIGNED = 64
 """Copies lie like what they were made of up to so many bytes, which is what kernels may ask of addresses."""
@@ -83,7 +83,7 @@ class OwnArguments:
 
 _alive = weakref.WeakSet[OwnArguments]()
 """Those with copies that somebody still has."""
-_choosing = threading.Lock()
+_choosing = lock_of_process()
 
 
 @dataclass(slots=True)

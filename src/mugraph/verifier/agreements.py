@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mugraph.ir.graph import Graph
+from mugraph.support.forking import lock_of_process
 from mugraph.verifier.bounds import Difference
 from mugraph.verifier.trials import Trials
 
@@ -45,7 +46,7 @@ class Agreements:
     nodes: int
     _found: OrderedDict[Question, Agreement] = field(default_factory=OrderedDict)
     _kept: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=lock_of_process)
 
     def find(self, question: Question) -> Agreement | None:
         """The tests that accepted two slices; None where none did, or it is forgotten."""
