@@ -23,7 +23,7 @@ from mugraph.integrations.covered_graph import CoveredGraph
 from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.masked_run import Decision
 from mugraph.integrations.own_arguments import MOST_TRIES
-from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph, WholeGraph
+from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph, UncutGraph
 from mugraph.integrations.torch_compile import compilations
 from mugraph.runtime.benchmarking import duel
 
@@ -114,7 +114,7 @@ class Later:
 
 
 def recurring(
-    graph: ComparedGraph | WholeGraph, special: Run, made: list[int], later: Later, limit: int = 8, faster: bool = True
+    graph: ComparedGraph | UncutGraph, special: Run, made: list[int], later: Later, limit: int = 8, faster: bool = True
 ) -> RecurringSizes:
     def specialized(arguments: Sequence[Any]) -> Run:
         made.append(arguments[1])
@@ -222,8 +222,8 @@ def test_only_so_many_sizes_that_keep_coming_get_kernels(clock: Clock) -> None:
     assert made == [9, 10]
 
 
-def whole(clock: Clock, seconds: float = 2.0) -> WholeGraph:
-    return WholeGraph(clock.run(lambda size: seconds), (1,))
+def whole(clock: Clock, seconds: float = 2.0) -> UncutGraph:
+    return UncutGraph(clock.run(lambda size: seconds), (1,))
 
 
 @pytest.mark.parametrize("special", [0.5, 2.0])

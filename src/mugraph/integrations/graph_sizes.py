@@ -45,7 +45,7 @@ from mugraph.integrations.graph_axis import GraphAxis
 from mugraph.integrations.growing_graph import growing_graph
 from mugraph.integrations.masked_run import AtCapacityGraphs, MaskedRun
 from mugraph.integrations.optimized_graph import optimized, planned
-from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph, WholeGraph
+from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph, UncutGraph
 from mugraph.integrations.sliced_graph import sliced_graph
 from mugraph.integrations.whole_graph import Original
 from mugraph.pieces.piece_optimizer import GraphsByForm
@@ -111,7 +111,7 @@ def at_all_sizes(
     if not options.strict and _can_be_called_again(module) and target_row(options.target).tensors == "cpu":
         _log.info("sizes of a graph get kernels behind its calls, when they come the third time")
         faster = options.keep == "faster" and options.profile
-        return RecurringSizes(WholeGraph(general, tuple(numbers)), behind, options.sizes, graph.later, faster)
+        return RecurringSizes(UncutGraph(general, tuple(numbers)), behind, options.sizes, graph.later, faster)
 
     def specialized(arguments: Sequence[Any]) -> Run:
         return _at_size(options, module, graphs, graph, arguments, options.budget)

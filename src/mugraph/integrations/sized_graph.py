@@ -48,8 +48,8 @@ class AnySize(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WholeGraph:
-    """A graph that is run as a whole at any size."""
+class UncutGraph:
+    """A graph that is not cut: one way to run it serves any size."""
 
     run: Run
     numbers: tuple[int, ...]

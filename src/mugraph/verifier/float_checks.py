@@ -308,11 +308,9 @@ def float_check(
 
 def errors_against(expected: Sequence[Array], actual: Sequence[Any], dtypes: Sequence[DType]) -> tuple[float, ...]:
     """For each output its error as `ScaleError` defines it, over the elements whose exact values its type holds."""
-    errors = []
-    for exact, results, dtype in zip(expected, actual, dtypes, strict=True):
-        measure = Measure.of(exact, dtype)
-        errors.append(measure.error(measure.farthest(exact, np.asarray(results)).deviation))
-    return tuple(errors)
+    outputs = zip(expected, actual, dtypes, strict=True)
+    measured = ((Measure.of(exact, dtype), exact, np.asarray(results)) for exact, results, dtype in outputs)
+    return tuple(measure.error(measure.farthest(exact, results).deviation) for measure, exact, results in measured)
 
 
 def _look_at_the_clock(deadline: float) -> None:
