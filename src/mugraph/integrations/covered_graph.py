@@ -43,7 +43,7 @@ _log = logging.getLogger("mugraph.torch_compile")
 class CoveredGraph:
     """A graph as it runs at any size (`general`), and in chunks by what `specialized` makes of its arguments for a few sizes.
 
-    At most `limit` sizes are optimized, those that one call asks for within `budget` seconds together (None: no limit), of which
+    At most `limit` sizes have kernels, those that one call asks for within `budget` seconds together (None: no limit), of which
     `specialized` is told its share. Safe to call from several threads: while one waits for kernels, the others run the
     general graph, and all do where they are made in the background; graphs that share a `turn` wait for one of them at a time.
     Where that returns None, as there are no kernels, calls of the size are no chunks: each would read all weights once more.
