@@ -9,8 +9,8 @@ Protocol: one process for a case, in which every contestant holds the same weigh
 with a pause of 50 ms between bursts, since pools of threads that spin disturb the next; the median of the bursts' medians counts.
 Threads wait for their next work as libraries have it when nobody says otherwise (`--wait default`: awake for some milliseconds),
 or asleep (`--wait passive`: `OMP_WAIT_POLICY=passive` and ONNX Runtime without spinning), as suits machines that are shared.
-Outputs are compared with float64. OpenVINO and ONNX Runtime take part where they are installed (`pip install openvino onnxruntime
-onnx`); bf16 is OpenVINO's precision hint, with inputs and outputs in fp32. A row says what our calls run (`ran`: kernels, the
+Outputs are compared with float64. OpenVINO and ONNX Runtime take part where they are installed (`scripts/setup torch,rivals`);
+bf16 is OpenVINO's precision hint, with inputs and outputs in fp32. A row says what our calls run (`ran`: kernels, the
 library's products, PyTorch's calls, or the function where nothing clearly faster was found), and which share of what it is bound
 by it reaches, as that is measured in the same process (`cpu_limits.py`): reading what it must read, or the library's products.
 Printed last are geometric means of the six and of others, the cells that are lost and those without a time of ours. Records go to
