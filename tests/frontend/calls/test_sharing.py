@@ -118,3 +118,11 @@ def test_clones_that_are_returned_or_brought_into_another_layout_stay() -> None:
     assert clones(lambda x: (x, x.clone().view(32)[4:]), x) == 1
     assert clones(lambda x: (x.t().clone(memory_format=torch.contiguous_format) + 1,), x) == 1
     assert clones(lambda x: (x.clone().add_(1), x + 1), x) == 1
+
+
+def test_clones_that_carry_out_a_conjugation_or_a_sign_stay() -> None:
+    """A conjugate is a mark on the memory until it is copied, and so is the sign of its imaginary part."""
+    x = torch.randn(4, 8)
+    assert clones(lambda x: (torch.view_as_real(torch.fft.rfft(x).conj().resolve_conj()) + 1,), x) == 1
+    assert clones(lambda x: (torch.fft.rfft(x).conj().imag.clone().view(torch.int32) + 1,), x) == 1
+    assert clones(lambda x: (torch.view_as_real(torch.fft.rfft(x).clone()) + 1,), x) == 0

@@ -158,11 +158,20 @@ def without_copies(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_plain_clone(node: fx.Node) -> bool:
-    """Whether a call copies a tensor as it lies."""
+    """Whether a call copies a tensor as it lies.
+
+    A copy of a conjugate does not: it has the conjugated numbers in memory, which its source is only marked to stand for, and
+    calls such as `view_as_real` take none that is marked. So it is with the sign of a conjugate's imaginary part.
+    """
     if node.target is not _aten.clone.default or not isinstance(node.args[0], fx.Node):
         return False
     given, read = (each.meta.get("val") for each in (node, node.args[0]))
-    return isinstance(given, torch.Tensor) and isinstance(read, torch.Tensor) and given.stride() == read.stride()
+    return isinstance(given, torch.Tensor) and isinstance(read, torch.Tensor) and _lies(given) == _lies(read)
+
+
+def _lies(tensor: torch.Tensor) -> tuple[tuple[int, ...], bool, bool]:
+    """The strides of a tensor, and whether its memory has conjugates, or numbers of the other sign."""
+    return tensor.stride(), tensor.is_conj(), tensor.is_neg()
 
 
 def _is_returned(node: fx.Node) -> bool:
