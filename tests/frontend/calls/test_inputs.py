@@ -236,6 +236,13 @@ def test_values_of_tensors_do_not_become_part_of_a_program(fn: Any) -> None:
         trace(fn, (X,))
 
 
+def test_sizes_are_an_argument_like_any_other() -> None:
+    traced = trace(lambda x, options: x.reshape(options["sizes"]) * 2, (X, {"sizes": torch.Size([2, 8])}))
+    assert torch.equal(called(traced, Y, {"sizes": torch.Size([2, 8])}), Y.reshape(2, 8) * 2)
+    with pytest.raises(InvalidInput, match=r"sizes was .*2, 8.* when optimized, not .*8, 2"):
+        traced.flatten((Y, {"sizes": torch.Size([8, 2])}), {})
+
+
 def test_whether_gradients_are_asked_for_is_no_input() -> None:
     fn = lambda x: x if x.requires_grad else -x  # noqa: E731
     assert torch.equal(called(trace(fn, (X.clone().requires_grad_(),)), Y), -Y)

@@ -67,7 +67,7 @@ def opened(value: Any, kinds: Kinds = (torch.Tensor,)) -> Any:
 
 def flat(value: Any) -> tuple[list[Any], TreeSpec]:
     """Leaves and structure of a value with its objects opened; sizes are leaves, of which PyTorch would make tuples again."""
-    return tree_flatten(opened(value), is_leaf=_is_size)
+    return tree_flatten(opened(value), is_leaf=is_size)
 
 
 def leaves_of(value: Any) -> Sequence[Any]:
@@ -121,7 +121,7 @@ class _Opening:
 
     def opened(self, value: Any) -> Any:
         """The value with nodes in the place of objects."""
-        return tree_map(self._of_leaf, value, is_leaf=_is_size)
+        return tree_map(self._of_leaf, value, is_leaf=is_size)
 
     def _of_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, self.kinds) or not _is_plain(leaf):
@@ -148,7 +148,8 @@ def _stands_twice(value: Any) -> InvalidInput:
     return InvalidInput(f"a {type(value).__name__} that holds tensors stands in two places, or in itself; pass copies")
 
 
-def _is_size(value: Any) -> bool:
+def is_size(value: Any) -> bool:
+    """Whether a value is the sizes of a tensor, of which PyTorch's `tree_unflatten` would make a plain tuple."""
     return isinstance(value, torch.Size) and all(type(size) is int for size in value)
 
 

@@ -23,7 +23,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calls.calling import SignatureRecord, Slot, described, unused_name
 from mugraph.frontend.calls.captured_tensors import CapturedSource, another_kind, without_gradient
-from mugraph.frontend.calls.objects import flat, has_objects, opened, parts_of
+from mugraph.frontend.calls.objects import flat, has_objects, is_size, opened, parts_of
 from mugraph.frontend.calls.origins import READ_ERRORS, reader
 from mugraph.frontend.calls.returned_values import VALUES, Results
 from mugraph.frontend.calls.saved_constants import SavedConstant, device_beside
@@ -127,7 +127,7 @@ class Arguments:
         """The way `fn(*args, **kwargs)` calls `fn`. Raises InvalidInput when `fn` does not take these arguments."""
         signature = _signature(fn, len(args))
         bound = _bind(fn, signature, args, kwargs)
-        with_paths, structure = tree_flatten_with_path(opened(dict(bound.arguments)))
+        with_paths, structure = tree_flatten_with_path(opened(dict(bound.arguments)), is_leaf=is_size)
         names: list[str] = []
         for path, _ in with_paths:
             names.append(unused_name(_leaf_name(path), names))
@@ -162,7 +162,7 @@ class Arguments:
     def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What stands at each place in a call, defaults included. Raises InvalidInput for a call with other places."""
         arguments = dict(_bind(self.fn, self._signature(len(args)), args, kwargs).arguments)
-        values, structure = tree_flatten(_in_order(self._opened(arguments), self.structure))
+        values, structure = tree_flatten(_in_order(self._opened(arguments), self.structure), is_leaf=is_size)
         if structure != self.structure:
             names = ", ".join(leaf.name for leaf in self.leaves)
             raise InvalidInput(f"{self._other_parts(structure)}call with the same arguments as when optimized: {names}")
@@ -207,7 +207,7 @@ class Arguments:
         bound = inspect.BoundArguments(self.signature, tree_unflatten(values, self.structure))
         args, kwargs = _as_given(bound, self.count)
         returned = fn(*args, **kwargs)
-        left, structure = tree_flatten(self._opened(dict(bound.arguments)))
+        left, structure = tree_flatten(self._opened(dict(bound.arguments)), is_leaf=is_size)
         if structure != self.structure or any(map(operator.is_not, left, values)):
             name = next((leaf.name for leaf, *pair in zip(self.leaves, left, values, strict=False) if operator.is_not(*pair)), "")
             what = f"the list, dict or object that {name} is in" if name else "a list, dict or object among its arguments"
