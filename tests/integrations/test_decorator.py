@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -585,3 +586,127 @@ def test_programs_warn_where_gradients_are_dropped() -> None:
     opt = mugraph.superoptimize(program, budget=10.0)
     with pytest.warns(GradientsDropped, match="an input requires a gradient"):
         opt(X.clone().requires_grad_())
+
+
+class Scaled(nn.Module):
+    """Reads numbers by every kind of name, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale, self.calls = nn.Linear(32, 16), 2.0, 0
+        self.inner.offset = 1.0  # type: ignore[assignment]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.softmax(self.inner(x) * self.scale, -1) + self.inner.offset  # type: ignore[operator]
+
+
+def test_a_number_of_a_module_that_is_changed_is_noticed() -> None:
+    model = Scaled()
+    fast = mugraph.optimize(model, budget=120.0)
+    with torch.inference_mode():
+        for _ in range(2):
+            close(fast(X), model(X))
+        assert len(fast.results) == 1
+        for holder, name, value in ((model, "scale", 3.0), (model.inner, "offset", -1.0)):
+            before = getattr(holder, name)
+            setattr(holder, name, value)
+            with pytest.warns(LeftToPyTorch, match=f"{name} is not what it was .*optimize the function anew"):
+                close(fast(X), model(X))
+            setattr(holder, name, before)
+            calls = model.calls
+            fast(X)
+            assert model.calls == calls, "kernels answer again, whatever the function counts"
+
+
+FACTOR = 2.0
+
+
+def test_a_number_of_a_closure_a_global_or_a_dict_that_is_changed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shift, options = 1.0, {"power": 2.0}
+
+    def plain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.softmax(x @ w, -1) * FACTOR + shift) * options["power"]
+
+    fast = mugraph.optimize(plain, budget=120.0)
+    close(fast(X, W), plain(X, W))
+    assert len(fast.results) == 1
+    options["power"] = 3.0
+    with pytest.warns(LeftToPyTorch, match="power is not what it was"):
+        close(fast(X, W), plain(X, W))
+    options["power"], shift = 2.0, 5.0
+    with pytest.warns(LeftToPyTorch, match="shift is not what it was"):
+        close(fast(X, W), plain(X, W))
+    shift = 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        close(fast(X, W), plain(X, W))
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 7.0)
+    with pytest.warns(LeftToPyTorch, match="FACTOR is not what it was"):
+        close(fast(X, W), plain(X, W))
+
+
+def test_what_is_not_a_number_that_was_changed_is_the_same_number() -> None:
+    model = Scaled()
+    model.scale = float("nan")
+    fast = mugraph.optimize(model, budget=120.0)
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast(X)
+        model.scale = float("nan")
+        fast(X)
+    model.scale = 0.0
+    again = mugraph.optimize(model, budget=120.0)
+    with torch.inference_mode():
+        again(X)
+        model.scale = -0.0
+        with pytest.warns(LeftToPyTorch, match="scale is not what it was"):
+            again(X)
+
+
+def test_an_attribute_that_no_code_of_the_function_names_may_change() -> None:
+    class Service:
+        def __init__(self) -> None:
+            self.weight, self.sharpness, self.requests = W, 2.0, 0
+
+        @property
+        def sharp(self) -> float:
+            return self.sharpness * 2
+
+        def scaled(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.sharp
+
+        def answer(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(self.scaled(x) @ self.weight, -1)
+
+    service = Service()
+    fast = mugraph.optimize(service.answer, budget=120.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            close(fast(X), service.answer(X))
+            service.requests += 1
+    assert len(fast.results) == 1
+    service.sharpness = 5.0
+    with pytest.warns(LeftToPyTorch, match="sharpness is not what it was"):
+        close(fast(X), service.answer(X))
+
+
+def test_a_decorated_method_of_a_plain_object_answers_by_kernels_until_the_object_changes() -> None:
+    class Service:
+        def __init__(self) -> None:
+            self.weight, self.sharpness = W, 2.0
+
+        @mugraph.optimize(budget=120.0)
+        def answer(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x @ self.weight * self.sharpness, -1)
+
+    service = Service()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            service.answer(X)
+    assert len(service.answer.results) == 1
+    service.sharpness = 5.0
+    with pytest.warns(LeftToPyTorch, match="sharpness is not what it was"):
+        close(service.answer(X), torch.softmax(X @ W * 5.0, -1))

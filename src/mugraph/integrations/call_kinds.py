@@ -12,7 +12,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from mugraph.frontend.calls.objects import flat, leaves_of, parts_of
-from mugraph.frontend.calls.origins import READ_ERRORS, modules_reached, reader
+from mugraph.frontend.calls.origins import PLAIN_VALUES, READ_ERRORS, Origin, modules_reached, names_read, reader, values_reached
+from mugraph.frontend.calls.pytree import same_value
 
 Kind = tuple[Any, ...]
 _VALUES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -48,6 +49,62 @@ class ReachedModules:
         except READ_ERRORS:
             return False
         return same and all(tuple(held.values()) == modules for held, modules in self._held)
+
+
+class PythonState:
+    """The numbers, texts and flags that a function and its modules read beside the arguments, as they were when this was made.
+
+    A function that is recorded is recorded with these. What it changes itself, as a counter of its calls, is none of them once
+    `settle` was called behind the recording.
+    """
+
+    def __init__(self, fn: Callable[..., Any], modules: Sequence[torch.nn.Module]) -> None:
+        named = names_read((), set(map(type, modules)))
+        self._reached = values_reached(fn)
+        self._read = reader([origin for _, origin in self._reached])
+        self._held = [
+            (module, name, value)
+            for module in modules
+            for name, value in vars(module).items()
+            if name in named and isinstance(value, PLAIN_VALUES) and name != "training"  # which `surroundings` has
+        ]
+
+    def changed(self) -> str | None:
+        """The name of one that is another now; None where all are what they were."""
+        for module, name, value in self._held:
+            if (now := module.__dict__.get(name, _GONE)) is not value and _differ(now, value):
+                return name
+        if not self._reached:
+            return None
+        try:
+            read = self._read()
+        except READ_ERRORS:
+            return "something that it reached"
+        for now, (value, origin) in zip(read, self._reached, strict=True):
+            if now is not value and _differ(now, value):
+                return origin.name
+        return None
+
+    def settle(self) -> None:
+        """Leave out what is another now."""
+        self._held = [held for held in self._held if not _differ(held[0].__dict__.get(held[1], _GONE), held[2])]
+        self._reached = [(value, origin) for value, origin in self._reached if not _differ(_now(origin), value)]
+        self._read = reader([origin for _, origin in self._reached])
+
+
+_GONE = object()
+"""In the place of what is not there any more."""
+
+
+def _now(origin: Origin) -> Any:
+    try:
+        return origin.read()
+    except READ_ERRORS:
+        return _GONE
+
+
+def _differ(now: Any, then: Any) -> bool:
+    return now is not then and not same_value(now, then)
 
 
 def surroundings(around: ReachedModules) -> Kind:

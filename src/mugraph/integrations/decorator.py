@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import torch
@@ -25,6 +25,7 @@ from mugraph.frontend import trace
 from mugraph.frontend.calls.pytree import FunctionCalling
 from mugraph.integrations.call_kinds import (
     Kind,
+    PythonState,
     ReachedModules,
     asks_for_gradients,
     functions_are_watched,
@@ -75,6 +76,13 @@ class Answer:
     reason: str = ""
     duel: Duel | None = None
     """The whole call of what answers against that of the function, where they were timed."""
+    state: PythonState | None = field(default=None, repr=False, compare=False)
+    """What the function was recorded with beside its arguments; the result answers as long as this is what it was."""
+
+    @property
+    def changed(self) -> str | None:
+        """The name of something that the function is not as it was recorded with; None where all is as it was."""
+        return None if self.state is None else self.state.changed()
 
 
 class Optimized(Shared, Generic[P, R]):
@@ -86,8 +94,8 @@ class Optimized(Shared, Generic[P, R]):
     def __init__(self, fn: Callable[P, R], settings: Settings) -> None:
         self.fn, self.settings = fn, settings
         self.answers: dict[Kind, Answer] = {}
-        self._latest: tuple[Superoptimized, Kind, ReachedModules] | None = None
-        """The result that answered last, and the surroundings and modules that it was optimized with."""
+        self._latest: tuple[Superoptimized, Kind, ReachedModules, Answer] | None = None
+        """The result that answered last, the surroundings and modules that it was optimized with, and the answer it is of."""
         self._observed = ObservedSizes()
         self._one_at_a_time = threading.RLock()
         self._attribute = ""
@@ -98,9 +106,10 @@ class Optimized(Shared, Generic[P, R]):
         if torch.compiler.is_compiling():
             return self.fn(*args, **kwargs)
         if (known := self._latest) is not None and not functions_are_watched():  # once: other threads call, too
-            latest, around, modules = known
+            latest, around, modules, answer = known
             with suppress(InvalidInput, ShapeMismatch):  # the function brings other tensors along than it did
                 usual = around == surroundings(modules) and modules.are_there() and not _brings_gradients(latest)
+                usual = usual and answer.changed is None
                 inputs = latest.calling.plain(args, kwargs) if usual else None
                 outputs = None if inputs is None else latest.executable.recognized(inputs)
                 if inputs is not None and outputs is not None:
@@ -130,15 +139,19 @@ class Optimized(Shared, Generic[P, R]):
             return self.fn(*args, **kwargs)
         answer = self.answers.get(kind)
         if answer is None:
+            state = PythonState(self.fn, modules.modules)
             if torch.is_grad_enabled():
                 returned = self.fn(*args, **kwargs)
                 if asks_for_gradients(tensors_of((returned,), {})):  # those of something that the function brings along
                     self._leave(_GRADIENTS)
                 else:
-                    self._answer(kind, args, kwargs, dynamic)
+                    self._answer(kind, args, kwargs, dynamic, state)
                 return returned  # once is enough: the function may change what it is given
-            answer = self._answer(kind, args, kwargs, dynamic)
+            answer = self._answer(kind, args, kwargs, dynamic, state)
         if answer.result is None or answer.reason:
+            return self.fn(*args, **kwargs)
+        if (changed := answer.changed) is not None:
+            self._leave(f"{changed} is not what it was when kernels were made; optimize the function anew to have some for it")
             return self.fn(*args, **kwargs)
         try:
             if _brings_gradients(answer.result):
@@ -157,7 +170,7 @@ class Optimized(Shared, Generic[P, R]):
             self.answers.pop(kind, None)
             return self._answered(args, kwargs, again=True)
         if isinstance(answer.result, Superoptimized) and answer.result.is_one_program:
-            self._latest = answer.result, around, modules
+            self._latest = answer.result, around, modules, answer
         return outputs
 
     def _kind(self, around: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Kind, Dynamic]:
@@ -171,10 +184,12 @@ class Optimized(Shared, Generic[P, R]):
         ranges = tuple((argument, *dims.items()) for argument, dims in dynamic.items())
         return (around, ranges, *kind_of_call(args, kwargs, dynamic)), dynamic
 
-    def _answer(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic) -> Answer:
+    def _answer(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic, state: PythonState) -> Answer:
         with self._one_at_a_time:
             if kind not in self.answers:
-                self.answers[kind] = answer = self._optimized(args, kwargs, dynamic)
+                found = self._optimized(args, kwargs, dynamic)
+                state.settle()
+                self.answers[kind] = answer = replace(found, state=state)
                 if answer.reason:
                     warn_user(f"{self._name} runs as PyTorch runs it: {answer.reason}", LeftToPyTorch)
             return self.answers[kind]

@@ -23,13 +23,17 @@ _MOST = 20_000
 """Steps into objects; what lies beyond is known as it was, and not by name."""
 _FEW = 256
 """Objects through which modules are looked for, which calls wait for."""
+_SMALL = 32
+"""Parts of a container of which each is looked at."""
 _WAYS = 4
 """Ways to one object that are followed."""
 _LIBRARIES = frozenset({"builtins", "torch", "numpy"})
 """Packages whose modules, functions and objects are not looked into: no program's constants lie there."""
+_UNNAMED_METHODS = frozenset({"forward", "__call__", "__getitem__"})
 CACHE = functools._lru_cache_wrapper
 """Functions that remember what they returned."""
-_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
+PLAIN_VALUES = (str, bytes, int, float, complex, type(None))
+_PLAIN = (*PLAIN_VALUES, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,17 @@ class Origin:
     def at(cls, name: str, value: Any) -> Origin:
         """The way to a value that is there for ever."""
         return cls(name, lambda _: value)
+
+    @property
+    def attribute(self) -> str | None:
+        """The attribute that the last step asks an object or module for; None where it is no such step."""
+        step = self.step
+        return step.args[0] if isinstance(step, functools.partial) and step.func is _attribute else None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the last step has a name of its own; functions without defaults have None in the place of a container."""
+        return self.whole is not None and self.name != self.whole.name
 
     def read(self) -> Any:
         """What the way leads to now."""
@@ -109,17 +124,68 @@ def _registers(module: torch.nn.Module, tensor: torch.Tensor) -> bool:
 def modules_reached(fn: Callable[..., Any]) -> list[tuple[torch.nn.Module, Origin]]:
     """The modules that a function calls by a name of its own or through attributes of objects, with the way to each: what it is
     or is a method of, and what its closure and globals hold. What modules and containers hold is not looked into."""
-    found: list[tuple[torch.nn.Module, Origin]] = []
+    near = _near(fn, lambda value: not isinstance(value, (Mapping, list, tuple)))
+    return [(value, origin) for value, origin in near if isinstance(value, torch.nn.Module)]
+
+
+def values_reached(fn: Callable[..., Any]) -> list[tuple[Any, Origin]]:
+    """The numbers, texts, flags and None that a function reaches by a name of its own, with the way to each: through attributes
+    of objects that code names, and containers of at most `_SMALL` parts. What modules hold is not looked into, nor the arguments
+    that `functools.partial` holds, which each call is compared with."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+
+    def is_open(value: Any) -> bool:
+        ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]  # as the methods that an object has of us
+        return not ours and not isinstance(value, functools.partial) and len(_sized(value)) <= _SMALL
+
+    near = list(_near(fn, is_open))
+    functions = [value for value, _ in near if isinstance(value, FunctionType)]
+    named = names_read(functions, {type(value) for value, _ in near if not isinstance(value, FunctionType)})
+    plain = ((value, origin) for value, origin in near if isinstance(value, PLAIN_VALUES) and origin.is_named)
+    return [(value, origin) for value, origin in plain if (attribute := origin.attribute) is None or attribute in named]
+
+
+def names_read(functions: Iterable[FunctionType], kinds: Iterable[type]) -> frozenset[str]:
+    """The names in the code of functions and of those methods of classes, and of their bases, that code of these names; the
+    methods that calls find without a name are among them."""
+    methods: dict[str, list[FunctionType]] = {}
+    for base in {base for kind in kinds for base in kind.__mro__}:
+        for name, member in vars(base).items():
+            if isinstance(method := _within(member), FunctionType):
+                methods.setdefault(name, []).append(method)
+    named = frozenset[str]().union(_UNNAMED_METHODS, *(_names(function.__code__) for function in functions))
+    looked = set[str]()
+    while fresh := (named & methods.keys()) - looked:
+        looked |= fresh
+        named = named.union(*(_names(method.__code__) for name in fresh for method in methods[name]))
+    return named
+
+
+def _within(member: Any) -> Any:
+    """The function of a property or method as a class holds it; what is neither is itself."""
+    if isinstance(member, property):
+        return member.fget
+    if isinstance(member, functools.cached_property):
+        return member.func
+    return member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+
+
+def _near(fn: Callable[..., Any], is_open: Callable[[Any], bool]) -> Iterator[tuple[Any, Origin]]:
+    """What a function reaches without going through modules, nor through more than `_FEW` objects, which are all `is_open`."""
     met: dict[int, Any] = {}
     waiting: deque[tuple[Any, Origin]] = deque([(fn, Origin.at("", fn))])
     while waiting and len(met) < _FEW:
         value, origin = waiting.popleft()
-        if isinstance(value, torch.nn.Module):
-            found.append((value, origin))
-        elif id(value) not in met and not isinstance(value, (torch.Tensor, Mapping, list, tuple, *_PLAIN)):
+        yield value, origin
+        if id(value) not in met and not isinstance(value, (torch.nn.Module, torch.Tensor, *_PLAIN)) and is_open(value):
             met[id(value)] = value
-            waiting.extend((part, Origin(name, step, origin)) for name, part, step in _steps(value))
-    return found
+            for name, part, step in _steps(value):
+                waiting.append((part, Origin(".".join(filter(None, (origin.name, name))), step, origin)))
+
+
+def _sized(value: Any) -> Sequence[Any] | Mapping[Any, Any]:
+    return value if isinstance(value, (Mapping, list, tuple)) else ()
 
 
 def holders(value: Any) -> list[tuple[str, Any]]:
