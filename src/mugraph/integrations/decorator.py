@@ -446,7 +446,7 @@ def _nothing(result: Superoptimized) -> str:
     if result.is_one_program or coverage is None:
         return why_nothing(result.report, len(result.candidates))
     reasons = [f"{calls.calls} x {calls.operator}: {calls.reason}" for calls in coverage.left[:_FEW]]
-    return f"no piece of it runs as kernels ({'; '.join(reasons)})"
+    return f"no piece of it runs as kernels ({'; '.join(reasons)})" if reasons else "it computes nothing of tensors"
 
 
 def _all_by_one(
