@@ -232,6 +232,8 @@ def test_what_has_no_kernels_runs_as_ever() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(optimized(X), X.logcumsumexp(0)[1:])
+    with pytest.warns(LeftToPyTorch, match="index: its shape depends on the values of a tensor"):
+        mugraph.optimize(lambda x: x[x > 0], budget=120.0)(X)
     with pytest.warns(LeftToPyTorch, match="runs as PyTorch runs it: it computes nothing of tensors$"):
         assert mugraph.optimize(lambda x: None, budget=120.0)(X) is None
     strict = mugraph.optimize(lambda x: x.logcumsumexp(0)[1:], strict=True)

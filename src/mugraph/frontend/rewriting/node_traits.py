@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_aggregate
 from torch.utils.flop_counter import flop_registry
 
@@ -297,6 +298,8 @@ def _complaint(node: fx.Node, device: str) -> str | None:
                 return "it depends on a number that is computed or varies"
             if tensor.dtype not in DTYPES and (source is node or tensor.dtype not in INTEGERS):
                 return f"a tensor in it is {tensor.dtype}"
+            if free_unbacked_symbols(tensor):
+                return "its shape depends on the values of a tensor"
             if not is_static(tensor):
                 return "its shape varies; torch.compile(dynamic=False) optimizes every size on its own"
             if source is node and not all(isinstance(stride, int) for stride in tensor.stride()):
