@@ -599,3 +599,10 @@ def test_a_page_goes_to_stdout(program: Path, tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert main(["show", str(tmp_path / "out"), "--html", "-"]) == 0
     assert capsys.readouterr().out.startswith("<!DOCTYPE html>")
+
+
+def test_who_interrupts_before_there_is_anything_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "interrupted.py"
+    file.write_text("def f(x):\n    return x\n\n\ndef example_inputs():\n    raise KeyboardInterrupt\n")
+    assert main(["optimize", f"{file}:f"]) == 130
+    assert capsys.readouterr().err.endswith("mugraph: interrupted\n")

@@ -203,7 +203,7 @@ def test_what_is_no_program_runs_in_pieces() -> None:
     close(optimized(x, weight), shifted(x, weight))
     (result,) = optimized.results
     assert isinstance(result, Partitioned)
-    assert {"logcumsumexp", "slice"} <= {left.node.name.removesuffix("_1") for left in result.cut.partition.left}
+    assert "logcumsumexp" in {left.node.name for left in result.cut.partition.left}
     close(optimized(x, weight), shifted(x, weight))
     w = weight.clone().requires_grad_()
     torch.autograd.backward(optimized(x, w).sum())

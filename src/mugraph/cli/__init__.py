@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return int(code or 0)
     except KeyboardInterrupt:
+        print("mugraph: interrupted", file=sys.stderr)
         return 130
     except (BrokenPipeError, SystemExit) as error:  # the framework exits where a pipe is broken
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
