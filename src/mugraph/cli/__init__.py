@@ -54,6 +54,10 @@ app.add_typer(cache.app, name="cache")
 app.command("doctor")(doctor.doctor)
 
 
+_INTERRUPTED = 130
+"""The exit code of what Ctrl-C ended."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
     # Threads that sleep between kernels instead of spinning: measured times of small kernels on busy machines depend
@@ -64,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = typer.main.get_command(app).main(words, prog_name="mugraph", standalone_mode=False, obj=settings)
         sys.stdout.flush()
+        if code == _INTERRUPTED:  # the framework makes Ctrl-C a code
+            print("mugraph: interrupted", file=sys.stderr)
         return int(code or 0)
     except KeyboardInterrupt:
-        print("mugraph: interrupted", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:  # the framework exits where a pipe is broken
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
