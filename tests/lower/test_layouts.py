@@ -25,8 +25,9 @@ from mugraph.lower.access_costs import accesses_of
 from mugraph.lower.check import check
 from mugraph.lower.choices import MOST_COSTS, MOST_TOTALS, choose
 from mugraph.lower.layouts import swizzle_of, with_layouts
+from mugraph.lower.places import Swizzle
 from mugraph.lower.scalar_expressions import Source
-from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Swizzle, Tile
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Tile
 from mugraph.lower.traffic import sectors, wavefronts
 from mugraph.targets.cuda import print_program
 from mugraph.targets.cuda.emulator import Emulation, emulate

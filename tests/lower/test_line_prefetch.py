@@ -14,7 +14,8 @@ from mugraph.devices import NO_ENGINES, Engines
 from mugraph.ir import DType, Graph
 from mugraph.lower import cooperative, lower
 from mugraph.lower.line_prefetch import prefetched_bytes
-from mugraph.lower.tile_form import Buffer, Index, Memory, Tile
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Buffer, Memory, Tile
 from mugraph.runtime import Executable
 from mugraph.targets.cuda import print_program
 from mugraph.targets.cuda.emulated import EmulatedCuda

@@ -18,8 +18,9 @@ from mugraph.lower.access_costs import block_traffic
 from mugraph.lower.check import check
 from mugraph.lower.fragments import holds_rows
 from mugraph.lower.register_rows import rows_of, with_register_rows
-from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, with_tiles
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tile_text import format_kernel, parse_kernel
+from mugraph.lower.touched_tiles import with_tiles
 from mugraph.lower.warp_groups import uses_warp_groups
 
 GROUPS = Engines(warp_group_rows=64, tensor_maps=True)

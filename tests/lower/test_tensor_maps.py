@@ -17,9 +17,10 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import cooperative, lower
 from mugraph.lower.check import check
 from mugraph.lower.issue_slots import copy_slots
+from mugraph.lower.places import Index
 from mugraph.lower.streams import with_streams
 from mugraph.lower.tensor_maps import BoxCopies, box_copies, tensor_maps, with_boxes
-from mugraph.lower.tile_form import Index, Kernel, Matmul, Panels, Tile
+from mugraph.lower.tile_form import Kernel, Matmul, Panels, Tile
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 
 SHARED_BYTES = 100_000

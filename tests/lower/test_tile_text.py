@@ -14,7 +14,8 @@ from mugraph.frontend.workloads import WORKLOADS, workload
 from mugraph.lower.check import check
 from mugraph.lower.order import by_depth, with_barriers
 from mugraph.lower.phases import Phase
-from mugraph.lower.tile_form import Index, Load, Skip, Tile
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Load, Skip, Tile
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.search import search
 from mugraph.targets.machine import machine_for

@@ -13,7 +13,8 @@ from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.lower import lower
 from mugraph.lower.check import check
-from mugraph.lower.tile_form import Index, Kernel, Memory
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Kernel, Memory
 from mugraph.lower.values_in_outputs import with_values_in_outputs
 from mugraph.runtime.executable import Executable
 from mugraph.targets.cpu import Vectors, print_program

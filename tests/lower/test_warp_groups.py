@@ -15,7 +15,8 @@ from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import construct, cooperative, lower
 from mugraph.lower.bulk_copies import row_elements
 from mugraph.lower.check import check
-from mugraph.lower.tile_form import Kernel, Matmul, Memory, Panels, Statement, Swizzle, Tile
+from mugraph.lower.places import Swizzle
+from mugraph.lower.tile_form import Kernel, Matmul, Memory, Panels, Statement, Tile
 from mugraph.lower.tile_text import format_kernel, parse_kernel
 from mugraph.lower.warp_groups import PLACE_BYTES, group_tiles, tiles_of, uses_warp_groups
 

@@ -33,18 +33,8 @@ from mugraph.lower.thread_mapping import (
     rows_together,
     run_along_k,
 )
-from mugraph.lower.tile_form import (
-    Buffer,
-    Elementwise,
-    Kernel,
-    Matmul,
-    Memory,
-    Reduce,
-    Statement,
-    Tile,
-    reads_target,
-    touches_registers,
-)
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.touched_tiles import reads_target, touches_registers
 from mugraph.lower.traffic import NONE, Traffic, traffic_of
 from mugraph.lower.warp_accesses import (
     fragment_places,

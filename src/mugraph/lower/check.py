@@ -21,6 +21,7 @@ from mugraph.lower.bulk_copies import COPY_BYTES, MOST_BYTES, places, row_elemen
 from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.order import first_conflict
 from mugraph.lower.parts_of_panels import can_take_parts
+from mugraph.lower.places import Index, Swizzle
 from mugraph.lower.producer_warps import can_have_producer
 from mugraph.lower.register_reductions import keeps_results, reduction_into, reduction_of, starts_every_lane
 from mugraph.lower.register_rows import may_hold_rows
@@ -32,7 +33,6 @@ from mugraph.lower.tile_form import (
     Buffer,
     Dequantization,
     Elementwise,
-    Index,
     Kernel,
     Matmul,
     Memory,
@@ -41,11 +41,10 @@ from mugraph.lower.tile_form import (
     Scan,
     Staged,
     Statement,
-    Swizzle,
     Tile,
-    reads_target,
 )
 from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
+from mugraph.lower.touched_tiles import reads_target
 from mugraph.lower.warp_groups import (
     PLACE_BYTES,
     ROW_COUNT,

@@ -26,21 +26,9 @@ from mugraph.lower.held_iterations import with_choices, with_constant_inputs
 from mugraph.lower.lower import Launch, kernel_windows, needed_nodes
 from mugraph.lower.memory import whole_bytes, with_places
 from mugraph.lower.phases import Phase
+from mugraph.lower.places import Index
 from mugraph.lower.skipped_iterations import is_neutral
-from mugraph.lower.tile_form import (
-    Buffer,
-    CutOff,
-    Growing,
-    GrowingInput,
-    Index,
-    Kernel,
-    Matmul,
-    Memory,
-    Skip,
-    Statement,
-    Tile,
-    Window,
-)
+from mugraph.lower.tile_form import Buffer, CutOff, Growing, GrowingInput, Kernel, Matmul, Memory, Skip, Statement, Tile, Window
 
 SIZES = "sizes"
 """The input that has the length, and behind it the strides."""

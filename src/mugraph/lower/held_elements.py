@@ -17,8 +17,9 @@ from mugraph.ir.known_elements import Known, KnownArithmetic, States
 from mugraph.ir.ops import OPERATORS, Call
 from mugraph.ir.scalar import Scalar
 from mugraph.lower.phases import Phase
+from mugraph.lower.places import Index
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
-from mugraph.lower.tile_form import Combine, Elementwise, Index, Kernel, Matmul, Reduce, Scan, Statement, Tile
+from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Matmul, Reduce, Scan, Statement, Tile
 
 _ROWS = {row.scalar: row for row in reversed(OPERATORS.values()) if row.scalar is not None}
 _NEUTRAL = {Combine.SUM: Known.ZERO, Combine.MAX: Known.HIDDEN}

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 from mugraph.lower.access_costs import Accesses, accesses_of
 from mugraph.lower.choices import Relation, choose, narrowed
-from mugraph.lower.tile_form import Buffer, Kernel, Memory, Statement, Swizzle, Tile, with_tiles
+from mugraph.lower.places import Swizzle
+from mugraph.lower.tile_form import Buffer, Kernel, Memory, Statement, Tile
+from mugraph.lower.touched_tiles import with_tiles
 
 _CHUNK = 16
 """Bytes that swizzles keep together, and that rows are padded by: the widest access of a lane, so that it stays whole."""

@@ -29,7 +29,8 @@ from mugraph.lower.scalar_expressions import (
     renumbered,
     subexpressions,
 )
-from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target
+from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.touched_tiles import reads_target
 
 
 def with_narrow_factors(kernel: Kernel) -> Kernel:

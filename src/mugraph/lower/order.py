@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from mugraph.lower.register_reductions import reduces_fragments
 from mugraph.lower.thread_mapping import addresses, elementwise_share, reduction_share
-from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target, touches_registers
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
+from mugraph.lower.touched_tiles import reads_target, touches_registers
 
 
 def by_depth(kernel: Kernel) -> Kernel:

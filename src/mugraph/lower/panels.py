@@ -17,7 +17,8 @@ from mugraph.lower.access_costs import copy_traffic, factor_traffic
 from mugraph.lower.fragments import WarpTiles
 from mugraph.lower.layouts import BufferLayout, Dimensions
 from mugraph.lower.order import depends
-from mugraph.lower.tile_form import Buffer, Elementwise, Index, Kernel, Matmul, Memory, Panels, Reduce, Statement, Tile
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Panels, Reduce, Statement, Tile
 
 
 def laid_out(product: Matmul, panels: Panels, split: WarpTiles, whole_rows: bool) -> Panels:

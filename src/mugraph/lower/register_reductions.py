@@ -14,8 +14,9 @@ import math
 from dataclasses import replace
 
 from mugraph.lower.scalar_expressions import Constant, Source
-from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Memory, Reduce, Statement, Tile, reads_target, touching
+from mugraph.lower.tile_form import Buffer, Combine, Elementwise, Kernel, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import row_major, same_elements, same_sizes, with_unit_dimensions
+from mugraph.lower.touched_tiles import reads_target, touching
 
 
 def with_reductions_in_loop(kernel: Kernel) -> Kernel:

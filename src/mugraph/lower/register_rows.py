@@ -17,22 +17,12 @@ from dataclasses import replace
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
 from mugraph.lower.fragments import WarpTiles, takes_left_from_registers
+from mugraph.lower.places import Index
 from mugraph.lower.register_reductions import reduces_fragments
 from mugraph.lower.scalar_expressions import Source
-from mugraph.lower.tile_form import (
-    Buffer,
-    Elementwise,
-    Index,
-    Kernel,
-    Matmul,
-    Memory,
-    Reduce,
-    Statement,
-    Tile,
-    touching,
-    with_tiles,
-)
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
+from mugraph.lower.touched_tiles import touching, with_tiles
 from mugraph.lower.warp_groups import tiles_of
 
 

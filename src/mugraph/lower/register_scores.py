@@ -22,8 +22,9 @@ from mugraph.ir.graph import Shape
 from mugraph.lower.fragments import on_matrix_units, row_bands, takes_left_from_registers
 from mugraph.lower.rescaled_sums import with_rescaled_sums
 from mugraph.lower.scalar_expressions import Source
-from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile, reads_target, touching
+from mugraph.lower.tile_form import Elementwise, Kernel, Matmul, Memory, Reduce, Statement, Tile
 from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
+from mugraph.lower.touched_tiles import reads_target, touching
 from mugraph.lower.warp_groups import held_registers, tiles_of
 
 _Loops = TypeVar("_Loops", Elementwise, Reduce)

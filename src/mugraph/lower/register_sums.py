@@ -12,8 +12,9 @@ from dataclasses import replace
 from mugraph.devices.products import WARP
 from mugraph.lower.fragments import stays_in_registers
 from mugraph.lower.scalar_expressions import Constant, Source
-from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, touching, with_tiles
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile
 from mugraph.lower.tiles import same_elements, same_sizes, with_unit_dimensions
+from mugraph.lower.touched_tiles import touching, with_tiles
 from mugraph.lower.warp_groups import held_registers
 
 _MOST_REGISTERS = 64

@@ -13,8 +13,9 @@ from dataclasses import replace
 from mugraph.ir.dtypes import DType
 from mugraph.lower.fragments import takes_left_from_registers
 from mugraph.lower.scalar_expressions import PRODUCT, RESCALED, Apply, Source
-from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile, touching
+from mugraph.lower.tile_form import Buffer, Elementwise, Kernel, Matmul, Memory, Statement, Tile
 from mugraph.lower.tiles import row_major
+from mugraph.lower.touched_tiles import touching
 
 _RESCALED = Apply(RESCALED, tuple(Source(number) for number in range(4)))
 """Of a sum and the factor of its rows, and a term and the factor of its rows."""

@@ -22,7 +22,8 @@ from dataclasses import replace
 from mugraph.devices.copies import COPY_BYTES
 from mugraph.lower import tiles
 from mugraph.lower.memory import whole_bytes
-from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Staged, Statement, Tile
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Staged, Statement, Tile
 
 _MOST_COPIES = 4
 """Of a thread, for a tile that is read late: with more, the copies themselves hold up what is read first."""

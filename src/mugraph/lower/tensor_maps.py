@@ -15,7 +15,8 @@ from mugraph.ir.dtypes import DType
 from mugraph.lower.bulk_copies import MOST_BYTES, row_elements, with_barriers_that_count
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.layouts import swizzle_of
-from mugraph.lower.tile_form import Index, Kernel, Matmul, Panels, Statement, Tile
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Kernel, Matmul, Panels, Statement, Tile
 from mugraph.lower.warp_groups import PLACE_BYTES, ROW_COUNT, SWIZZLES, blocked, columns_first, others_read, with_slots
 
 STEP_BYTES = 16

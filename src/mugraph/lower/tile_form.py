@@ -12,22 +12,15 @@ barriers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mugraph.devices.products import WARP
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape, Value
 from mugraph.lower.phases import Phase
+from mugraph.lower.places import START, Index, Swizzle
 from mugraph.lower.scalar_expressions import Expression
-
-Place = TypeVar("Place", int, NDArray[np.int64])
-"""An element's place in a buffer, or an array of them."""
 
 MBARRIER_BYTES = 8
 """Bytes of a barrier in shared memory that counts threads and the bytes of bulk copies."""
@@ -81,54 +74,6 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    """An element index `constant + sum_d grid[d] * block_d + loop * iteration`."""
-
-    constant: int = 0
-    grid: tuple[int, ...] = ()
-    loop: int = 0
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """The constant and all coefficients."""
-        return (self.constant, *self.grid, self.loop)
-
-    def mapped(self, change: Callable[[int], int]) -> Index:
-        """The constant and every coefficient changed."""
-        return Index(change(self.constant), tuple(map(change, self.grid)), change(self.loop))
-
-    def moved(self, coefficient: int, position: int, grid_dims: int) -> Index:
-        """Plus `coefficient` times grid dimension `position`, or times the iteration when position == grid_dims."""
-        if position == grid_dims:
-            return replace(self, loop=self.loop + coefficient)
-        grid = list(self.grid or (0,) * grid_dims)
-        grid[position] += coefficient
-        return replace(self, grid=tuple(grid))
-
-
-@dataclass(frozen=True, slots=True)
-class Swizzle:
-    """Exclusive or of the bits of a place: those from `base + shift` on, `bits` of them, onto those from `base` on.
-
-    Chunks of `2**base` elements stay together. With chunks of 16 bytes, the chunks of 8 rows at one column lie in
-    different banks, as padded rows would put them, and no byte is added. `shift >= bits` makes it its own inverse.
-    """
-
-    bits: int
-    base: int
-    shift: int
-
-    @property
-    def block(self) -> int:
-        """Elements that exchange places with each other: a buffer holds a multiple of them."""
-        return 1 << (self.base + self.bits)
-
-    def __call__(self, place: Place) -> Place:
-        """Where the element that would lie at `place` lies; arrays of places are moved one by one."""
-        return place ^ (place >> self.shift & (self.block - (1 << self.base)))
-
-
-@dataclass(frozen=True, slots=True)
 class TableRows:
     """What integers add to the places of a tile: element (i_0, i_1, ...) lies `stride` times element (i_0, i_1, ...) of `index`
     further on. The integers count `rows`; with `wraps`, negative ones from the end.
@@ -150,7 +95,7 @@ class Tile:
     buffer: str
     shape: Shape
     strides: tuple[int, ...]
-    start: Index = Index()
+    start: Index = START
     swizzle: Swizzle | None = None
     lookup: TableRows | None = None
 
@@ -310,37 +255,6 @@ class Integers:
     buffer: str
     least: int
     rows: int
-
-
-def reads_target(statement: Statement) -> bool:
-    """Whether a statement needs the old content of its target."""
-    match statement:
-        case Elementwise():
-            return statement.combine is not None
-        case Scan():
-            return False
-        case Reduce() | Matmul():
-            return statement.accumulate
-
-
-def touches_registers(kernel: Kernel, statement: Statement) -> bool:
-    """Whether fragments of matrix units, or rows of these, and not runs of elements, decide which thread touches what."""
-    return any(kernel.buffer(tile.buffer).memory.in_registers for tile in (statement.target, *statement.sources))
-
-
-def touching(statements: Iterable[Statement], name: str) -> list[Statement]:
-    """The statements that read or write a buffer, in their order."""
-    return [s for s in statements if any(tile.buffer == name for tile in (s.target, *s.sources))]
-
-
-def with_tiles(statement: Statement, change: Callable[[Tile], Tile]) -> Statement:
-    """The statement with every tile changed; places of panels stay."""
-    if isinstance(statement, Matmul):
-        made = statement.dequantized
-        made = None if made is None else replace(made, sources=tuple(map(change, made.sources)))
-        target, left, right = map(change, (statement.target, statement.left, statement.right))
-        return replace(statement, target=target, left=left, right=right, dequantized=made)
-    return replace(statement, target=change(statement.target), sources=tuple(map(change, statement.sources)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from mugraph.ir.graph import Value
 from mugraph.ir.scans import SCANS
 from mugraph.ir.tokens import Cursor, Token, tokenize
 from mugraph.lower.phases import Phase
+from mugraph.lower.places import Index, Swizzle
 from mugraph.lower.scalar_expressions import Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import (
     Bands,
@@ -47,7 +48,6 @@ from mugraph.lower.tile_form import (
     Combine,
     Dequantization,
     Elementwise,
-    Index,
     Kernel,
     Load,
     Matmul,
@@ -61,7 +61,6 @@ from mugraph.lower.tile_form import (
     Statement,
     StatementLabel,
     Strips,
-    Swizzle,
     TableRows,
     Tile,
 )

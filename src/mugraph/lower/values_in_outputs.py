@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from mugraph.lower.inlining import is_local, seen_through, without_unused_buffers
 from mugraph.lower.scalar_expressions import Source
-from mugraph.lower.tile_form import Elementwise, Kernel, Reduce, Statement, Tile, reads_target, with_tiles
+from mugraph.lower.tile_form import Elementwise, Kernel, Reduce, Statement, Tile
 from mugraph.lower.tiles import same_elements
+from mugraph.lower.touched_tiles import reads_target, with_tiles
 
 
 def with_values_in_outputs(kernel: Kernel) -> Kernel:

@@ -21,8 +21,10 @@ from mugraph.lower.fragments import WarpTiles, holds_rows, on_matrix_units, spli
 from mugraph.lower.layouts import swizzle_of
 from mugraph.lower.memory import lifetimes
 from mugraph.lower.panels import elements_of
+from mugraph.lower.places import Index
 from mugraph.lower.register_reductions import reduction_into
-from mugraph.lower.tile_form import Index, Kernel, Matmul, Memory, Panels, Statement, Tile, touches_registers, touching
+from mugraph.lower.tile_form import Kernel, Matmul, Memory, Panels, Statement, Tile
+from mugraph.lower.touched_tiles import touches_registers, touching
 
 GROUP = 4
 """Warps of a group."""

@@ -22,7 +22,8 @@ from mugraph.ir.serialize import graph_to_json
 from mugraph.ir.text import Path, format_graph
 from mugraph.lower import concatenations, kernel_windows, needed_nodes, tiles
 from mugraph.lower.lower import DimensionOrder
-from mugraph.lower.tile_form import Buffer, Index, Kernel, Matmul, Memory, Strips, Tile
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Strips, Tile
 from mugraph.lower.workspace import Workspace, plan_workspace
 from mugraph.targets.machine import Launched
 

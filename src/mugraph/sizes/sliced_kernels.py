@@ -26,7 +26,7 @@ from mugraph.ir.graph import Graph, Node, Shape, Tensor, Value, attributes_of
 from mugraph.ir.ops import GRAPH_DEFINED
 from mugraph.lower.first_slices import COUNT, Slices
 from mugraph.lower.lower import kernel_windows
-from mugraph.lower.tile_form import Index
+from mugraph.lower.places import Index
 from mugraph.lower.tiles import row_major
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import medians

@@ -11,7 +11,7 @@ from importlib import resources
 import numpy as np
 
 from mugraph.lower.argument_strides import digits, has_arguments
-from mugraph.lower.tile_form import Index
+from mugraph.lower.places import Index
 
 
 @cache

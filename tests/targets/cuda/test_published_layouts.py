@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from mugraph.lower.layouts import swizzle_of
-from mugraph.lower.tile_form import Swizzle
+from mugraph.lower.places import Swizzle
 from mugraph.lower.warp_accesses import fragment_places
 from mugraph.targets.cuda.emulator import emulate
 from mugraph.targets.launch import LaunchShape

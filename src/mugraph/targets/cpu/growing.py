@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from mugraph.lower.argument_strides import digits
 from mugraph.lower.phases import Phase
-from mugraph.lower.tile_form import CutOff, GrowingInput, Index, Kernel, Statement, Window
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import CutOff, GrowingInput, Kernel, Statement, Window
 from mugraph.targets.c_text import index_terms, scaled, sum_of
 from mugraph.targets.cpu.source import HELD, Writer
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.packing import Packing
-from mugraph.lower.tile_form import Index, Kernel, Matmul, Statement, Strips, Tile
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Kernel, Matmul, Statement, Strips, Tile
 from mugraph.targets.cpu.matmul import oriented
 from mugraph.targets.cpu.matrix_tiles import strips_for
 from mugraph.targets.cpu.pairs import multiplies_pairs

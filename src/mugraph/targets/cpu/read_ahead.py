@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import cache
 
 from mugraph.ir.ops import OPERATORS
+from mugraph.lower.places import Index
 from mugraph.lower.scalar_expressions import Apply, Expression, subexpressions
-from mugraph.lower.tile_form import Index, Kernel, Tile
+from mugraph.lower.tile_form import Kernel, Tile
 from mugraph.lower.tiles import merged
 
 LINE_BYTES = 64

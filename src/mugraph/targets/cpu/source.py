@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower.argument_strides import digits
-from mugraph.lower.tile_form import Index, Tile
+from mugraph.lower.places import Index
+from mugraph.lower.tile_form import Tile
 from mugraph.targets.c_text import Text, index_terms, sum_of
 
 HELD = "held"

@@ -18,7 +18,8 @@ from mugraph.lower.register_reductions import reduces_fragments, reduction_of
 from mugraph.lower.register_rows import works_on_rows
 from mugraph.lower.staging import arrival
 from mugraph.lower.tensor_maps import tensor_maps
-from mugraph.lower.tile_form import Bands, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement, touches_registers
+from mugraph.lower.tile_form import Bands, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
+from mugraph.lower.touched_tiles import touches_registers
 from mugraph.targets.c_text import packaged_text
 from mugraph.targets.cuda.async_pipeline import MAP_NAME, write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction, print_results

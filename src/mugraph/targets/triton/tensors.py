@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape
+from mugraph.lower.places import Index
 from mugraph.lower.scalar_expressions import PRODUCT
-from mugraph.lower.tile_form import Index, Tile
+from mugraph.lower.tile_form import Tile
 from mugraph.lower.tiles import row_major
 from mugraph.targets.c_text import scaled, sum_of
 from mugraph.targets.triton.expressions import TIMES
