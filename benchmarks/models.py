@@ -48,7 +48,7 @@ import token_rates
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.frontend.partitioning.partition import Partition, partition
-from mugraph.frontend.rewriting.graph_passes import with_arrangements
+from mugraph.frontend.rewriting.arrangements import with_arrangements
 from mugraph.integrations.torch_compile import compilations
 
 RESULTS = Path(__file__).parent / "results"

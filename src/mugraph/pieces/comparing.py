@@ -25,6 +25,7 @@ from mugraph.frontend.comparison import SIGN_READERS, Captured, Values, as_store
 from mugraph.frontend.operators.torch_casts import (
     DTYPES,
     FLOATS,
+    arguments_of_call,
     draws_random_numbers,
     name_of,
     note_roundings,
@@ -35,7 +36,6 @@ from mugraph.frontend.partitioning.partition import unknown_mask
 from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
 from mugraph.frontend.recording.returned import structure_from
 from mugraph.frontend.rewriting.constants import UNWRITTEN
-from mugraph.frontend.rewriting.graph_passes import arguments_of_call
 from mugraph.frontend.rewriting.node_traits import Inspector, Traits, program_of
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.readings import readings

@@ -15,11 +15,11 @@ from torch import fx
 
 from mugraph.devices import Device, device_for
 from mugraph.devices.host import slowdown_of_calls
-from mugraph.frontend.operators.torch_casts import tensor_of
+from mugraph.frontend.operators.torch_casts import arguments_of_call, tensor_of
 from mugraph.frontend.partitioning.library import LibraryKernel, is_constant, linear_layers
 from mugraph.frontend.partitioning.partition import Left, Partition, Piece
 from mugraph.frontend.partitioning.splice import as_torch, spliced
-from mugraph.frontend.rewriting.graph_passes import arguments_of_call, owner_of
+from mugraph.frontend.rewriting.graph_passes import owner_of
 from mugraph.pieces.example_tensors import examples, memory_reused, recorded_sizes
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import Way

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.frontend.operators.torch_casts import tensor_of
-from mugraph.frontend.rewriting.graph_passes import arguments_of_call
+from mugraph.frontend.operators.torch_casts import arguments_of_call, tensor_of
 from mugraph.frontend.rewriting.node_traits import is_static
 from mugraph.pieces.image_layouts import Layout
 

@@ -12,8 +12,7 @@ from torch import fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mugraph.frontend.calls.pytree import same_value
-from mugraph.frontend.operators.torch_casts import tensor_of
-from mugraph.frontend.rewriting.graph_passes import arguments_of_call
+from mugraph.frontend.operators.torch_casts import arguments_of_call, tensor_of
 from mugraph.sizes.pieced_functions import axes_between, paired
 
 

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.errors import UnsupportedOperator
 from mugraph.frontend import trace
 from mugraph.frontend.partitioning.partition import partition
-from mugraph.frontend.rewriting.graph_passes import with_arrangements
+from mugraph.frontend.rewriting.arrangements import with_arrangements
 from mugraph.ir.dtypes import DType
 from mugraph.ir.parts import parted
 from mugraph.ir.scans import SCANS

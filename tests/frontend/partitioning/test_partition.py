@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mugraph.frontend.operators.torch_casts import lazy_module
 from mugraph.frontend.partitioning.partition import Known, Partition, Piece, partition, piece_of
 from mugraph.frontend.partitioning.splice import spliced
-from mugraph.frontend.rewriting.graph_passes import with_arrangements
+from mugraph.frontend.rewriting.arrangements import with_arrangements
 from mugraph.runtime import build
 from mugraph.testing.torch_functions import random_function
 

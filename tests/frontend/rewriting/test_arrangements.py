@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.frontend.rewriting.graph_passes import Arrangement, arrangement_of, with_arrangements
+from mugraph.frontend.rewriting.arrangements import Arrangement, arrangement_of, with_arrangements
 from mugraph.frontend.rewriting.node_traits import isolated, program_of
 from mugraph.frontend.rewriting.permuted_blocks import arranged
 from mugraph.ir.evaluate import evaluate

@@ -96,6 +96,11 @@ def arguments_by_name(node: fx.Node) -> dict[str, Any]:
     return {argument.name: given.get(argument.name, argument.default_value) for argument in arguments}
 
 
+def arguments_of_call(node: fx.Node) -> tuple[Any, ...]:
+    """All arguments that an operator of torch is called with, in the order of its schema."""
+    return tuple(arguments_by_name(node).values())
+
+
 def draws_random_numbers(node: fx.Node) -> bool:
     """Whether what a call gives is drawn anew each time."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):

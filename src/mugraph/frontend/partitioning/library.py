@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.frontend.operators.torch_casts import name_of, tensor_of
-from mugraph.frontend.rewriting.graph_passes import arguments_of_call, viewed
+from mugraph.frontend.operators.torch_casts import arguments_of_call, name_of, tensor_of
+from mugraph.frontend.rewriting.graph_passes import viewed
 from mugraph.frontend.rewriting.node_traits import CallWork, bytes_of, work_of_call
 
 _CONSTANT = "mugraph constant"

@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.frontend.calls.pytree import lies_alike
 from mugraph.frontend.operators.attention import causal_mask, hides_a_row
-from mugraph.frontend.operators.torch_casts import TORCH_DTYPES, name_of, tensor_of
+from mugraph.frontend.operators.torch_casts import TORCH_DTYPES, arguments_of_call, name_of, tensor_of
 from mugraph.frontend.partitioning.library import LibraryKernel
 from mugraph.frontend.partitioning.partition import Left, Partition, Piece
-from mugraph.frontend.rewriting.graph_passes import arguments_of_call
 
 STEP = "mugraph step"
 """Where a call of a spliced graph says which piece or which call of the original graph it belongs to."""

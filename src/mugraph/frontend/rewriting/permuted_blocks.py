@@ -2,7 +2,7 @@
 
 Programs have no parts of tensors. But a concatenation of equal blocks of one tensor, some of them negated, is the product of
 a small matrix of 0, 1 and -1 with the tensor whose dimension is split into blocks. The matrix becomes a tensor of the graph
-(`mugraph.frontend.rewriting.graph_passes`), so programs are searched and proved for every matrix. Multiplying by it rounds
+(`mugraph.frontend.rewriting.arrangements`), so programs are searched and proved for every matrix. Multiplying by it rounds
 nothing; but where an element is not finite, those it shares a sum with are no numbers.
 """
 
