@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mugraph.frontend.symbolic_sizes.masked_axis import Place
 from mugraph.frontend.symbolic_sizes.masked_parts import masked_parts
+from mugraph.frontend.symbolic_sizes.slots import Place
 from mugraph.integrations.background import BackgroundGraph, Comparison, Queue, Turn
 from mugraph.integrations.masked_run import MaskedRun
 from mugraph.integrations.torch_compile import compilations

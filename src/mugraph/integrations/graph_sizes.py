@@ -27,7 +27,6 @@ from mugraph.frontend.operators.torch_casts import draws_random_numbers, has_eff
 from mugraph.frontend.rewriting.graph_passes import concrete, numbers_of, owner_of, ready_to_cut
 from mugraph.frontend.rewriting.node_traits import bytes_of, mutates
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters, varies
-from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
 from mugraph.frontend.symbolic_sizes.masked_parts import (
     BatchedPart,
     MaskedPart,
@@ -37,6 +36,7 @@ from mugraph.frontend.symbolic_sizes.masked_parts import (
     with_parts,
 )
 from mugraph.frontend.symbolic_sizes.row_parts import RowPart, row_parts
+from mugraph.frontend.symbolic_sizes.slots import MaskedGraph
 from mugraph.integrations.background import BackgroundGraph, Run, Turn
 from mugraph.integrations.batched_run import BatchedRun
 from mugraph.integrations.compared_graph import ComparedGraph

@@ -15,7 +15,7 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.operators.torch_casts import tensor_of
 from mugraph.frontend.partitioning.partition import Piece
 from mugraph.frontend.partitioning.splice import Kernels, spliced
-from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
+from mugraph.frontend.symbolic_sizes.slots import MaskedGraph
 from mugraph.lower.growing_inputs import Axis, HeldSlots
 from mugraph.pieces.example_tensors import example_of
 from mugraph.pieces.plan import Plan

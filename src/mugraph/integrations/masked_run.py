@@ -22,8 +22,8 @@ from mugraph.frontend.operators.attention import hides_a_row
 from mugraph.frontend.operators.torch_casts import widened
 from mugraph.frontend.partitioning.splice import laid_out
 from mugraph.frontend.rewriting.graph_passes import concrete
-from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph
 from mugraph.frontend.symbolic_sizes.masked_parts import MaskedPart
+from mugraph.frontend.symbolic_sizes.slots import MaskedGraph
 from mugraph.integrations.background import Turn
 from mugraph.integrations.own_arguments import OwnArguments
 from mugraph.runtime.benchmarking import quickest

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mugraph.frontend.symbolic_sizes.masked_axis import Place, SlotPlaces, Slots
+from mugraph.frontend.symbolic_sizes.slots import Place, SlotPlaces, Slots
 from mugraph.host.arrays import torch_arrays
 
 _NEAREST = 0.75

@@ -16,7 +16,7 @@ import torch
 from mugraph.errors import InvalidInput, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend.calls.calling import Calling
 from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
-from mugraph.frontend.symbolic_sizes.masked_axis import SlotPlaces
+from mugraph.frontend.symbolic_sizes.slots import SlotPlaces
 from mugraph.host.array_interface import Recognizer
 from mugraph.host.arrays import torch_arrays
 from mugraph.ir.dtypes import DType

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.symbolic_sizes.masked_axis import Place, SlotPlaces
+from mugraph.frontend.symbolic_sizes.slots import Place, SlotPlaces
 from mugraph.sizes.dims import Dim, repeated
 
 

@@ -26,7 +26,8 @@ from mugraph.frontend.operators.torch_casts import widened
 from mugraph.frontend.recording.compiler_questions import asked_outside_torch
 from mugraph.frontend.rewriting.graph_passes import concrete
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
-from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph, masked
+from mugraph.frontend.symbolic_sizes.masked_axis import masked
+from mugraph.frontend.symbolic_sizes.slots import MaskedGraph
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.sizes.capacities import AtCapacity

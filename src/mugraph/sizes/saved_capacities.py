@@ -27,7 +27,7 @@ from mugraph.frontend.calls.calling import Calling, filled, structure_of
 from mugraph.frontend.calls.saved_constants import SavedConstant
 from mugraph.frontend.comparison import as_stored
 from mugraph.frontend.operators.torch_casts import TORCH_DTYPES, widened
-from mugraph.frontend.symbolic_sizes.masked_axis import Place, SlotPlaces, Slots
+from mugraph.frontend.symbolic_sizes.slots import Place, SlotPlaces, Slots
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Shape
 from mugraph.results.places import check_replaceable

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 
 from mugraph.frontend.recording.export import recorded_at_all_sizes
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
-from mugraph.frontend.symbolic_sizes.masked_axis import MaskedGraph, Slots, masked
+from mugraph.frontend.symbolic_sizes.masked_axis import masked
+from mugraph.frontend.symbolic_sizes.slots import MaskedGraph, Slots
 from mugraph.sizes.capacities import AtCapacity
 
 KEYS = 6

@@ -4,8 +4,8 @@ One size:
 
 - `axes`: where tensors have an axis of symbolic size; `symbolic_axis`: whether calls do the same to every slice along it, by the
   rules of `slice_rules`.
-- `masked_axis`: graphs that reduce the axis, as graphs of a capacity that hold any smaller size; `masked_parts`: the parts of a
-  graph that can be.
+- `masked_axis`: graphs that reduce the axis, as graphs of a capacity that hold any smaller size, told by `slots` which elements
+  they hold; `masked_parts`: the parts of a graph that can be.
 - `equations`: those of `einsum`, as all of these see them.
 
 Any number of sizes:

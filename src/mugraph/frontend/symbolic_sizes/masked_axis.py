@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,61 +27,12 @@ from mugraph.frontend.rewriting.node_traits import mutates
 from mugraph.frontend.symbolic_sizes.axes import Axis, SizeMatters, dim_of, symbols_of
 from mugraph.frontend.symbolic_sizes.equations import Equation
 from mugraph.frontend.symbolic_sizes.slice_rules import Call
+from mugraph.frontend.symbolic_sizes.slots import MaskedGraph, Place, Slots
 from mugraph.frontend.symbolic_sizes.symbolic_axis import check_call, check_one_symbol
 
 _aten = torch.ops.aten
 _APPENDED = 4
 """Elements that are appended to an axis by one call at most: each is a choice of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor has the axis, and how much larger than the symbol that is there."""
-
-    dim: int
-    more: int
-
-
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """Which slots are meant, where n is the symbol: from n + `first` (None: from the beginning) to before n + `end`."""
-
-    first: int | None
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlotPlaces:
-    """Where inputs and outputs of a masked graph have the axis, and what it reads behind its inputs: booleans that say which
-    slots are meant, and sizes as numbers."""
-
-    inputs: tuple[Place | None, ...]
-    """By input of the original; None where it has no axis."""
-    slots: tuple[Slots, ...]
-    """What further inputs say, a vector each, in order."""
-    counts: tuple[int, ...]
-    """After these come sizes of the axis, so much larger than the symbol, as vectors of one number of fp32."""
-    outputs: tuple[Place | None, ...]
-    zeroed: frozenset[int]
-    """Inputs by number, of which the slots that are not held are 0; those of others may hold anything."""
-
-    @property
-    def places(self) -> SlotPlaces:
-        """These alone, of whatever else is a graph."""
-        return SlotPlaces(self.inputs, self.slots, self.counts, self.outputs, self.zeroed)
-
-    @property
-    def more(self) -> int:
-        """How much larger than the symbol the axis gets."""
-        places = [place.more for place in (*self.inputs, *self.outputs) if place is not None]
-        return max(*places, *(slots.end for slots in self.slots))
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedGraph(SlotPlaces):
-    """A graph that reads, behind the inputs of the one it is made of, what is said of slots and sizes."""
-
-    module: fx.GraphModule
 
 
 def masked(graph: fx.Graph, tensors: dict[str, Any] | torch.nn.Module, watched: Collection[fx.Node] = ()) -> MaskedGraph:

@@ -30,7 +30,8 @@ from mugraph.frontend.rewriting.graph_passes import owner_of
 from mugraph.frontend.rewriting.node_traits import mutates
 from mugraph.frontend.symbolic_sizes.axes import Axis, SizeMatters, symbols_of, varies
 from mugraph.frontend.symbolic_sizes.batch_axis import batch_dim, check_samples
-from mugraph.frontend.symbolic_sizes.masked_axis import KEEP_ZEROS, MaskedGraph, masked, name_of
+from mugraph.frontend.symbolic_sizes.masked_axis import KEEP_ZEROS, masked, name_of
+from mugraph.frontend.symbolic_sizes.slots import MaskedGraph
 
 _HINT = 61
 """The size at which a part is recorded with a symbol, no more common than others."""
