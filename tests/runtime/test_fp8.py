@@ -18,7 +18,7 @@ from mugraph.checker.saved_files import Rejected
 from mugraph.devices import device_for
 from mugraph.errors import NotAProgram, UnsupportedOperator
 from mugraph.frontend import trace
-from mugraph.frontend.comparison import has_negative_zeros
+from mugraph.frontend.captured_tensors import has_negative_zeros
 from mugraph.ir import DType, GraphBuilder, Level
 from mugraph.ir.serialize import graph_to_json
 from mugraph.lower import construct

@@ -12,7 +12,8 @@ from those above it in this list, and none imports back:
 - `symbolic_sizes`: recorded graphs that serve every size.
 
 Beside them stands which function is meant: `files`, `workloads`, `workload_functions` and `handwritten` (muGraphs) name one,
-`source_lines` says where in it something is, and `comparison` on what two are compared.
+`source_lines` says where in it something is, `comparison` on what two are compared, and `captured_tensors` which tensors that
+they bring along are equal.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from mugraph.frontend import record
 from mugraph.frontend.calls.calling import arguments_of
 from mugraph.frontend.calls.pytree import FunctionCalling, places_of_tensors, same_value
 from mugraph.frontend.calls.structures import Structure, difference
-from mugraph.frontend.comparison import SIGN_READERS, Captured, Values, as_stored, classes_of_equal, has_negative_zeros
+from mugraph.frontend.captured_tensors import SIGN_READERS, Captured, classes_of_equal, has_negative_zeros
+from mugraph.frontend.comparison import Values, as_stored
 from mugraph.frontend.operators.torch_casts import (
     DTYPES,
     FLOATS,
