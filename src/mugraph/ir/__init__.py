@@ -1,6 +1,7 @@
 """The muGraph: graphs, the operator table, exact scalars, evaluation.
 
-- Graphs: `graph` (read this first), `builder`, `program` (programs written by hand), `validity`, `editing`, `liveness`.
+- Graphs: `graph` (read this first), `builder`, `validity`, `editing`, `liveness`; `program` (programs written by hand, with
+  `literals`).
 - Operators: `ops` (the table), `index_maps`, `definitions` (rows that others define), `elementary`, `lookups`, `scans`.
 - Numbers and types: `scalar`, `dtypes`, `sizes`, `readings` (constants that were written as other numbers).
 - What a graph means: `evaluate` under an `arithmetic`, as `float_arithmetic` and `known_elements`; `tiled_products`.

@@ -17,20 +17,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from numbers import Integral, Real
-from typing import Any
-
-import numpy as np
 
 from mugraph.errors import InvalidInput
 from mugraph.ir.builder import GraphBuilder
-from mugraph.ir.dtypes import DType, round_to
+from mugraph.ir.dtypes import DType
 from mugraph.ir.editing import without_dead_nodes
 from mugraph.ir.graph import Attributes, AttributeValue, Graph, Level, Node, Shape, Value, attributes_of
+from mugraph.ir.literals import Number, completed, exact_number, rounded_to, sizes_of, whole_number
 from mugraph.ir.ops import ROUNDINGS, operator
 from mugraph.ir.scalar import Scalar
-
-Number = int | float | Fraction | Scalar | np.floating[Any] | np.integer[Any]
 
 _ONE, _ZERO = Scalar(Fraction(1)), Scalar(Fraction(0))
 _KEEPING = frozenset({"reshape", "transpose", "slice", "repeat", "cast", "max", "relu", "abs"})
@@ -53,7 +48,7 @@ class Program:
             raise InvalidInput(f"the program has an input called {name!r} already; give each input its own name")
         if not isinstance(name, str) or not isinstance(shape, Sequence):
             raise InvalidInput(f"input {name!r} of shape {shape!r}: give a name and a sequence of sizes, such as (4, 8)")
-        sizes = tuple(_whole(size, "size") for size in shape)
+        sizes = tuple(whole_number(size, "size") for size in shape)
         if any(size < 1 for size in sizes):
             raise InvalidInput(f"input {name!r} of shape {list(sizes)}: every dimension must have at least one element")
         return ProgramTensor(self, self._builder.input(name, sizes, DType.parse(dtype)))
@@ -68,7 +63,7 @@ class Program:
     def constant(self, number: Number, dtype: DType | str = DType.FP32) -> ProgramTensor:
         """An exact scalar of rank 0; one beside what is only stored is of fp32."""
         kind = DType.parse(dtype)
-        return self.apply("constant", value=_exact(number), dtype=kind.of_arithmetic if kind.is_stored else kind)
+        return self.apply("constant", value=exact_number(number), dtype=kind.of_arithmetic if kind.is_stored else kind)
 
     def concat(self, tensors: Sequence[ProgramTensor], dim: int = 0) -> ProgramTensor:
         """Tensors one behind the other along a dimension; raises ShapeMismatch where they differ in another one."""
@@ -209,7 +204,7 @@ class ProgramTensor:
 
     def __pow__(self, exponent: int | float) -> ProgramTensor:
         """Integer powers by squaring, and half-integer ones with a square root; raises InvalidInput for others and high ones."""
-        exact = _exact(exponent)
+        exact = exact_number(exponent)
         if abs(exact.value) > _HIGHEST_POWER:
             raise InvalidInput(f"power {exponent}: at most power {_HIGHEST_POWER} is searched; multiply powers of less")
         if exact.root or exact.value.denominator > 2:
@@ -284,7 +279,7 @@ class ProgramTensor:
         """
         dtype = DType.parse(dtype)
         if self.number is not None:
-            return self._folded(_rounded(self.number, dtype), self)
+            return self._folded(rounded_to(self.number, dtype), self)
         if dtype not in ROUNDINGS or self._is_of(dtype):
             return self
         return self.cast(self.dtype.promote(dtype)).apply(ROUNDINGS[dtype])
@@ -326,7 +321,7 @@ class ProgramTensor:
 
     def reshape(self, *shape: int | Sequence[int]) -> ProgramTensor:
         """The same elements in row-major order; one size may be -1."""
-        sizes = _complete(_sizes(shape), math.prod(self.shape))
+        sizes = completed(sizes_of(shape), math.prod(self.shape))
         if sizes == self.shape:
             return self
         node = self.program.node(self)
@@ -336,7 +331,7 @@ class ProgramTensor:
 
     def permute(self, *dims: int | Sequence[int]) -> ProgramTensor:
         """Dimension i of the result is dimension dims[i] of this tensor."""
-        permutation = tuple(self._dim(dim) for dim in _sizes(dims))
+        permutation = tuple(self._dim(dim) for dim in sizes_of(dims))
         if permutation == tuple(range(len(self.shape))):
             return self
         return self.apply("transpose", permutation=permutation)
@@ -378,7 +373,7 @@ class ProgramTensor:
 
     def expand(self, *shape: int | Sequence[int]) -> ProgramTensor:
         """Dimensions of size 1 repeated to the sizes asked for (-1 keeps one); new dimensions come first."""
-        sizes = _sizes(shape)
+        sizes = sizes_of(shape)
         lead = len(sizes) - len(self.shape)
         have = (1,) * lead + self.shape
         wanted = tuple(old if new == -1 else new for old, new in zip(have, sizes, strict=False))
@@ -454,58 +449,12 @@ class ProgramTensor:
 
     def _dim(self, dim: int) -> int:
         """The place of a dimension. A tensor without dimensions is taken for one of one element, as in PyTorch."""
-        rank, position = max(1, len(self.shape)), _whole(dim, "dimension")
+        rank, position = max(1, len(self.shape)), whole_number(dim, "dimension")
         if not -rank <= position < rank:
             raise InvalidInput(f"dimension {dim} of a tensor of shape {list(self.shape)}: use one from {-rank} to {rank - 1}")
         return position % rank
 
 
-def _exact(number: Number) -> Scalar:
-    """The exact constant meant by any real number, NumPy's scalars included."""
-    if isinstance(number, (Scalar, Fraction)):
-        return Scalar.of(number)
-    if isinstance(number, Integral):
-        return Scalar.of(int(number))
-    if isinstance(number, Real):
-        return Scalar.of(float(number))
-    raise InvalidInput(f"{number!r} is neither a tensor of the program nor a real number")
-
-
 def _is(tensor: ProgramTensor, number: Scalar) -> bool:
     """Whether a tensor is a constant, and no float was taken for another number on the way to it."""
     return tensor.number == number and not (tensor.number and tensor.number.readings)
-
-
-def _rounded(number: Scalar, dtype: DType) -> Scalar:
-    return Scalar(Fraction(_finite(float(round_to(dtype, float(number))), number, dtype)), readings=number.readings)
-
-
-def _finite(rounded: float, number: Scalar, dtype: DType) -> float:
-    if not math.isfinite(rounded):
-        raise InvalidInput(f"the constant {number} is infinite in {dtype}; only finite constants can be verified")
-    return rounded
-
-
-def _whole(number: Any, what: str) -> int:
-    """A size or dimension as a Python integer, NumPy's included."""
-    if not isinstance(number, Integral) or isinstance(number, bool):
-        raise InvalidInput(f"{what} {number!r} is no whole number")
-    return int(number)
-
-
-def _sizes(arguments: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
-    """Sizes given as separate arguments or as one sequence."""
-    sizes: list[int] = []
-    for argument in arguments:
-        sizes.extend(argument if isinstance(argument, Sequence) else (argument,))
-    return tuple(_whole(size, "size") for size in sizes)
-
-
-def _complete(sizes: tuple[int, ...], elements: int) -> tuple[int, ...]:
-    """The shape with its -1, if any, replaced by what `elements` leave for it."""
-    known = math.prod(size for size in sizes if size != -1)
-    if sizes.count(-1) != 1:
-        return sizes
-    if known < 1 or elements % known:
-        raise InvalidInput(f"cannot reshape {elements} elements to {list(sizes)}")
-    return tuple(elements // known if size == -1 else size for size in sizes)
