@@ -27,9 +27,10 @@ from mugraph.search import Proposal, SearchReport, SearchResult, SearchSpace
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.executors import Workers
 from mugraph.selection.contestants import Contestant
+from mugraph.selection.evidence import Evidence
 from mugraph.selection.problems import ExampleInputs, Problem, program_problem
 from mugraph.selection.proposals import Engine, engine_of
-from mugraph.selection.qualification import Evidence, Qualifier
+from mugraph.selection.qualification import Qualifier
 from mugraph.selection.target_of_inputs import target_of_inputs
 from mugraph.selection.whole_programs import (
     OptimizationSettings,

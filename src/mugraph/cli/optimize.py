@@ -36,8 +36,8 @@ from mugraph.cli.arguments import (
 
 if TYPE_CHECKING:
     from mugraph.search import SearchSpace
+    from mugraph.selection.evidence import Evidence as KindOfEvidence
     from mugraph.selection.proposals import Engine
-    from mugraph.selection.qualification import Evidence as KindOfEvidence
     from mugraph.support.progress import ProgressCallback
 
 

@@ -42,7 +42,7 @@ from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import Duel, duel
 from mugraph.search.constraints import SearchSpace
-from mugraph.selection.qualification import Evidence
+from mugraph.selection.evidence import Evidence
 from mugraph.selection.reasons import why_nothing
 from mugraph.selection.whole_programs import names_of
 from mugraph.sizes.dims import Declaration, Declared, Dynamic, may_be_empty

@@ -8,7 +8,7 @@ from typing import Any
 from mugraph.api import superoptimize
 from mugraph.frontend.calls.calling import arguments_of
 from mugraph.search.constraints import SearchSpace
-from mugraph.selection.qualification import Evidence
+from mugraph.selection.evidence import Evidence
 from mugraph.selection.target_of_inputs import target_of_inputs
 from mugraph.sizes.dims import Declaration
 from mugraph.sizes.dynamic_results import DynamicSuperoptimized

@@ -10,7 +10,7 @@ from mugraph.devices import device_for, resolved
 from mugraph.errors import InvalidInput
 from mugraph.search.constraints import SearchSpace
 from mugraph.search.executors import Workers, check_workers
-from mugraph.selection.qualification import Evidence
+from mugraph.selection.evidence import Evidence
 from mugraph.selection.whole_programs import check_evidence
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback

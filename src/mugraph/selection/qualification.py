@@ -11,18 +11,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from mugraph.devices import device_for
 from mugraph.devices.host import available_cores
 from mugraph.errors import BudgetExceeded, MugraphError
 from mugraph.ir.graph import Graph
-from mugraph.ir.readings import readings
 from mugraph.lower.thread_graphs import construct
 from mugraph.results.data import Rejection, SpotCheck
 from mugraph.runtime import Executable, build
@@ -30,17 +28,20 @@ from mugraph.runtime.baselines import BaselineComparison
 from mugraph.runtime.packed_operands import pages_reused
 from mugraph.selection.contestants import Contestant, Proved, called_once, fastest_first, measured, one_of_each, reordered
 from mugraph.selection.emulated_blocks import emulator_for, spot_check
+from mugraph.selection.evidence import Evidence, judged, suffices, why_dropped
 from mugraph.selection.inputs import runner
 from mugraph.selection.lowered_order import LoweredProposal, by_lowered
 from mugraph.selection.own_function import OwnCall
+from mugraph.selection.packed_proposals import LOOKED_AT, dequantizing, may_dequantize
 from mugraph.selection.racing import race
+from mugraph.selection.stages import Stage, Stages
 from mugraph.selection.structure_key import form_of
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import INTERRUPTED, Event, ProgressCallback
+from mugraph.support.progress import ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.support.stopping import passed_on
 from mugraph.targets.machine import machine_for
-from mugraph.verifier import FloatReport, Verdict, by_random_tests, float_check, verify_graphs
+from mugraph.verifier import FloatReport, Verdict, float_check
 from mugraph.verifier.block_samples import BlockSample
 from mugraph.verifier.certificate import Tests
 from mugraph.verifier.definedness import undefined_operator
@@ -48,8 +49,6 @@ from mugraph.verifier.float_checks import LATE, Runner, kinds
 
 _COMPILED = 16
 """Proposals that are compiled and timed roughly, best predicted cost first."""
-_LOOKED_AT = 48
-"""Proposals among which those are looked for that read weights of few bits packed, of which predictions know nothing."""
 _FIRST = 2
 """Proposals that are compiled before the search goes on."""
 _FINALISTS = 5
@@ -75,14 +74,9 @@ _LOWERING_SHARE = 0.1
 _COMPILING_SHARE, _MEASURING_SHARE = 0.3, 0.2
 """Of what is left of the budget."""
 
-_Stage = Literal["compile", "measure", "verify"]
-
-Evidence = Literal["bounded", "tested"]
-"""What candidates are kept for: equivalence with a bound on the error, or also agreement in tests for which there is none."""
-
 
 @dataclass
-class Qualifier:
+class Qualifier(Stages):
     """The stages that one program's proposals go through, with the times and rejections for the report."""
 
     program: Graph
@@ -102,7 +96,7 @@ class Qualifier:
     """Times a call of what kernels are to beat, in seconds; None where the program itself is that."""
     sampling_seed: int = field(init=False)
     """Of everything that is random but proofs, whose certificates record their own."""
-    seconds: dict[_Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
+    seconds: dict[Stage, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0, "verify": 0.0})
     rejected: list[Rejection] = field(default_factory=list)
     interrupted: bool = False
     """Whether Ctrl-C ended a stage before its end."""
@@ -126,7 +120,7 @@ class Qualifier:
 
     def original(self) -> Contestant:
         """The program itself, run operator by operator; raises TargetUnavailable where no kernels can be compiled."""
-        with self._timed("compile"):
+        with self.timed("compile"):
             _ = machine_for(self.target).parameters  # of which a C compiler tells; the program itself may need none
             return Contestant(self.program, None, build(self.program, self.target))
 
@@ -136,8 +130,7 @@ class Qualifier:
         With weights of few bits those that read them packed have half of the places, and are compiled and measured first.
         """
         most = _COMPILED if most is None else most
-        packing = self._dequantizing(proposals) if self.looked_at > _COMPILED else []
-        chosen = packing[: most // 2]
+        chosen = dequantizing(proposals, self.target, self.constants)[: most // 2] if self.looked_at > _COMPILED else []
         others = (proposal for number, proposal in enumerate(proposals) if number not in chosen)
         first = self._defined([proposals[number] for number in chosen])
         return self._compiled(list(itertools.islice(itertools.chain(first, self._defined(others)), most)))
@@ -168,21 +161,7 @@ class Qualifier:
     @property
     def looked_at(self) -> int:
         """As many proposals as are worth looking at."""
-        inputs = self.program.inputs()
-        return _LOOKED_AT if any(n.output.dtype.is_whole and n["name"] in self.constants for n in inputs) else _COMPILED
-
-    def _dequantizing(self, proposals: Sequence[tuple[Graph, float]]) -> list[int]:
-        """The numbers of proposals that read whole numbers packed: the first of each kind of tile, then the second, and so on."""
-        machine, kinds = machine_for(self.target), dict[object, list[int]]()
-        for number, (graph, _) in enumerate(proposals):
-            with suppress(MugraphError):
-                marked = construct(graph).with_constants(self.constants)
-                packings = [
-                    (marked.tensor(v).dtype, p) for each in machine.lower(marked).values() for v, p in each.packings.items()
-                ]
-                if tiles := frozenset(packing.shape for dtype, packing in packings if dtype.is_whole):
-                    kinds.setdefault(tiles, []).append(number)
-        return [number for turn in itertools.zip_longest(*kinds.values()) for number in turn if number is not None]
+        return LOOKED_AT if may_dequantize(self.program, self.constants) else _COMPILED
 
     @pages_reused()
     def compile_and_prove(self, proposals: Sequence[tuple[Graph, float]], most: int | None = None) -> list[Proved]:
@@ -200,19 +179,19 @@ class Qualifier:
 
     def _by_lowered(self, proposals: Sequence[tuple[Graph, float]]) -> list[tuple[Graph, float]]:
         """The proposals in the order of what their lowered kernels are predicted to take, if that is known in time."""
-        with self._timed("compile"):
-            limit = Deadline(self._share(_LOWERING_SHARE))
+        with self.timed("compile"):
+            limit = Deadline(self.share(_LOWERING_SHARE))
             return by_lowered(proposals, machine_for(self.target), device_for(self.target), limit, self.lowered)
 
     def _compiled(self, proposals: Sequence[tuple[Graph, float]], unpacked: bool = False) -> list[Contestant]:
         """None are begun that the deadline would cut off if they take as long as those before, nor, once something is proved, if
         it would cut off a proof of them."""
         compiled: list[Contestant] = []
-        limit, longest = Deadline(self._share(_COMPILING_SHARE)), 0.0
+        limit, longest = Deadline(self.share(_COMPILING_SHARE)), 0.0
         if self.proved:
             longest = self.longest_compilation + self.longest_proof
         cores = available_cores()
-        with self._stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
+        with self.stage("compile"), ThreadPoolExecutor(cores) as threads:  # the C compiler is a process of its own
             for start in range(0, len(proposals), cores):
                 hurried = limit.passed or self.interrupted
                 if self.deadline.passed or not self.deadline.allows(longest) or (compiled and hurried):
@@ -248,7 +227,7 @@ class Qualifier:
 
     def _roughly_ranked(self, compiled: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """Fastest first by a race of a few calls; behind them those for which there was no time."""
-        lap = functools.partial(self._lap, inputs, Deadline(self._share(_MEASURING_SHARE)))
+        lap = functools.partial(self._lap, inputs, Deadline(self.share(_MEASURING_SHARE)))
         return race(compiled, lap, _FINALISTS)
 
     def _lap(self, inputs: Sequence[Any], limit: Deadline, entries: Sequence[Contestant], bursts: int) -> list[Contestant]:
@@ -256,7 +235,7 @@ class Qualifier:
         was not timed before."""
         timed: list[Contestant] = []
         longest = 0.0
-        with self._stage("measure"):
+        with self.stage("measure"):
             self.tell("measure", f"{len(entries)} candidates")
             for entry in entries:
                 enough = limit.passed and (timed or math.isfinite(entry.latency))
@@ -275,7 +254,7 @@ class Qualifier:
         """Those whose calls were not measured to take far longer than the rival's, fastest first; the others are named among the
         rejections, those that would be timed carefully once both were timed a second time, for a stall delays a single call."""
         promising, left = list[Contestant](), list(ranked)
-        with self._stage("measure"):
+        with self.stage("measure"):
             while left:
                 entry, again = left[0], len(ranked) - len(left) < _FINALISTS
                 ratio = self._over_rival(entry)
@@ -313,7 +292,7 @@ class Qualifier:
         if self.interrupted or self.deadline.passed:
             return list(rough)
         finalists: list[Contestant] = []  # none where Ctrl-C ends the stage before
-        with self._stage("measure"):
+        with self.stage("measure"):
             best = [entry for entry in rough[:_FINALISTS] if math.isfinite(entry.latency)]
             with ThreadPoolExecutor(available_cores()) as threads:
                 unpacked = [*threads.map(passed_on(self._unpacked), (entry for entry in best if entry.executable.packs))]
@@ -335,7 +314,7 @@ class Qualifier:
         """
         most = 1 if self.interrupted else self.most if most is None else most
         enough, found = Deadline(_PROVING_SECONDS), 0
-        with self._stage("verify"):
+        with self.stage("verify"):
             for entry in ranked:
                 if found == most:
                     break
@@ -358,7 +337,7 @@ class Qualifier:
         if not (quickest and entry.executable.machine.available):
             return False
         seconds = (1 + len(list(kinds()))) * (entry.least if math.isfinite(entry.least) else min(quickest))
-        if seconds < self._share(1.0):
+        if seconds < self.share(1.0):
             return False
         why = f"the budget ends before the comparison with float64 would, whose calls take {seconds:.1f} s; raise it"
         self.rejected.append(Rejection("float", why, entry.cost, unfinished=True))
@@ -374,7 +353,7 @@ class Qualifier:
         if not entries and self.deadline.budget is not None:
             return [], original
         needed = _HOPELESS * min((entry.latency for entry in entries if math.isfinite(entry.latency)), default=0.0)
-        with self._stage("measure"):
+        with self.stage("measure"):
             if not (self.deadline.passed or self.interrupted) and self.deadline.allows(needed):
                 self.tell("measure", "the verified candidates and the original program")
                 original = called_once(original, inputs)
@@ -387,7 +366,7 @@ class Qualifier:
     def settle_among(self, kept: Sequence[Proved], inputs: Sequence[Any]) -> list[Proved]:
         """The kept ones, fastest first, timed in the same rounds; as they are where there is one or no time."""
         entries = [proved.entry for proved in kept]
-        with self._stage("measure"):
+        with self.stage("measure"):
             if len(entries) > 1 and not (self.deadline.passed or self.interrupted):
                 self.tell("measure", "the verified candidates")
                 entries = self._carefully(entries, inputs)
@@ -395,7 +374,7 @@ class Qualifier:
 
     def compared(self, result: Callable[..., Any], own: OwnCall, compiled: bool) -> BaselineComparison | None:
         """Whole calls of a result beside those of the user's function; None where Ctrl-C ended that."""
-        with self._stage("measure"):
+        with self.stage("measure"):
             self.tell("compare", "the result's calls and the function's own" + (", also compiled by PyTorch" if compiled else ""))
             return own.beside(result, machine_for(self.target), self.deadline, compiled=compiled)
         return None
@@ -404,7 +383,7 @@ class Qualifier:
         """The original program with its evidence, whatever its own error against float64 is; it is not measured after Ctrl-C."""
         floats: FloatReport | None = None
         certificate = self._verdict(original).certificate
-        with self._stage("verify"), suppress(BudgetExceeded):
+        with self.stage("verify"), suppress(BudgetExceeded):
             floats = None if self.interrupted else self.floats(original)
         return Proved(original, certificate, floats)
 
@@ -466,9 +445,9 @@ class Qualifier:
             running = beside.submit(passed_on(self.spot_checked), entry)
             verdict = self._verdict(entry)
             checked = running.result()
-        if not (verdict.equivalent or (self.evidence == "tested" and verdict.certificate.agreed)):
+        if not suffices(verdict, self.evidence):
             unfinished = verdict.certificate.tests is Tests.UNFINISHED
-            self.rejected.append(Rejection("verify", _why_not(verdict), entry.cost, unfinished))
+            self.rejected.append(Rejection("verify", why_dropped(verdict), entry.cost, unfinished))
             return None
         if checked is not None and checked.fault:
             self.rejected.append(Rejection("text", checked.fault, entry.cost))
@@ -509,54 +488,12 @@ class Qualifier:
         """What tests show of an entry; where those without a bound are to count, it is looked at in high precision, too."""
         left = self.deadline.remaining
         budget = min(seconds, math.inf if left is None else left)
-        ask = verify_graphs if self.evidence == "tested" else by_random_tests
-        verdict = ask(self.program, entry.graph, max_error=self.max_error, seed=self.seed, budget=budget)
-        return replace(verdict, certificate=replace(verdict.certificate, readings=readings(self.program)))
+        return judged(self.program, entry.graph, self.evidence, max_error=self.max_error, seed=self.seed, budget=budget)
 
     def _carefully(self, entries: Sequence[Contestant], inputs: Sequence[Any]) -> list[Contestant]:
         """The entries timed in many interleaved rounds, in their order; as they are if not even one round is affordable."""
-        seconds = self._share(_MEASURING_SHARE)
+        seconds = self.share(_MEASURING_SHARE)
         warmup_and_round = _LEAST_CALLS * sum(entry.latency for entry in entries if math.isfinite(entry.latency))
         if not entries or warmup_and_round > seconds:
             return list(entries)
         return measured(entries, inputs, _CAREFUL_ROUNDS, limit=min(_MEASURING_SECONDS, seconds))
-
-    def _share(self, fraction: float) -> float:
-        """Seconds that are that part of what is left of the budget."""
-        left = self.deadline.share(fraction)
-        return math.inf if left is None else left
-
-    @contextmanager
-    def _stage(self, stage: _Stage) -> Iterator[None]:
-        """Time a stage. Ctrl-C ends it, and what it has found until then stands."""
-        with self._timed(stage):
-            try:
-                yield
-            except KeyboardInterrupt:
-                self.answer_interruption()
-
-    @contextmanager
-    def _timed(self, stage: _Stage) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[stage] += time.monotonic() - started
-
-    def tell(self, stage: str, text: str, done: float | None = None) -> None:
-        """Report where a stage stands."""
-        self.progress(Event(stage, text, self.deadline.elapsed, done))
-
-    def answer_interruption(self) -> None:
-        """Say that what there is so far is made ready, or give up where that was asked for before; raises KeyboardInterrupt."""
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self.interrupted = True
-        self.tell(INTERRUPTED, "finishing with the best so far; again to stop")
-
-
-def _why_not(verdict: Verdict) -> str:
-    """Why a candidate is dropped."""
-    if not verdict.certificate.agreed:
-        return verdict.reason
-    return f'{verdict.reason}; evidence="tested" keeps such candidates'

@@ -30,11 +30,12 @@ from mugraph.search.executors import Workers, check_workers
 from mugraph.search.scheduling.masks import Hidden
 from mugraph.search.scheduling.product_rates import with_product_rate
 from mugraph.selection.contestants import Contestant, Proved
+from mugraph.selection.evidence import Evidence
 from mugraph.selection.inputs import hidden_elements, traceable
 from mugraph.selection.own_function import before_calls
 from mugraph.selection.problems import Problem, program_problem
 from mugraph.selection.proposals import Engine, Found, Inquiry, engine_of
-from mugraph.selection.qualification import KEPT, Evidence, Qualifier
+from mugraph.selection.qualification import KEPT, Qualifier
 from mugraph.selection.reasons import why_as_it_is
 from mugraph.selection.result_cache import Postpone, ResultCache
 from mugraph.selection.structure_key import of_forms
