@@ -13,7 +13,7 @@ from mugraph.ir.program import Program
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.partition.library_cuts import library_cut
-from mugraph.search.partition.plans import Library, Plan
+from mugraph.search.partition.plan import Library, Plan
 from mugraph.verifier import verify_graphs
 
 from .programs import finished

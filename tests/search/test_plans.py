@@ -22,7 +22,8 @@ from mugraph.search.closure.tiers import Tier, distinct_tiers
 from mugraph.search.driver import Search
 from mugraph.search.partition.cuts import Cut, CutSpace, in_normal_order
 from mugraph.search.partition.lower_bounds import is_function
-from mugraph.search.partition.plans import CUT_GAIN, Library, Plan, Stage, Wanted
+from mugraph.search.partition.plan import Library, Plan, Stage
+from mugraph.search.partition.plans import CUT_GAIN, Wanted
 from mugraph.search.partition.variants import Parts, Variants, _composed
 from mugraph.search.tasks import ANY_GAIN, CANDIDATES, Options
 from mugraph.testing import ProgramSpace, random_program

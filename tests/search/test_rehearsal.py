@@ -25,7 +25,7 @@ from mugraph.search.closure.sketch import Sketch
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.kernels import ScheduledSketch
-from mugraph.search.partition.plans import Plan, Stage
+from mugraph.search.partition.plan import Plan, Stage
 from mugraph.search.partition.rounding_model import Rehearsal
 from mugraph.search.partition.selection import most_promising, orders_lost
 from mugraph.search.scheduling.emission import KernelOutput, Schedule

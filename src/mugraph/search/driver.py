@@ -32,7 +32,8 @@ from mugraph.search.executors import Workers, executor_for
 from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.cuts import SHARED_OUT, most_stored
 from mugraph.search.partition.padding import worthwhile_paddings
-from mugraph.search.partition.plans import CUT_GAIN, Library, Plan, PlanSearch, Stage
+from mugraph.search.partition.plan import Library, Plan, Stage
+from mugraph.search.partition.plans import CUT_GAIN, PlanSearch
 from mugraph.search.partition.rounding_model import Rehearsal
 from mugraph.search.partition.selection import most_promising, orders_lost, refined
 from mugraph.search.report import Progress, Pruning, SearchReport

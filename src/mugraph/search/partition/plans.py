@@ -24,6 +24,7 @@ from mugraph.search.kernels import KernelSearch, ScheduledSketch
 from mugraph.search.partition.cuts import Cut, CutSpace, most_stored
 from mugraph.search.partition.library_cuts import library_cut
 from mugraph.search.partition.lower_bounds import Roofline, flops, library_seconds
+from mugraph.search.partition.plan import Library, Plan, Stage
 from mugraph.search.partition.splits import Split, consumer_of, maximum_slots, splits_of, with_parts
 from mugraph.search.partition.variants import Bounded, Parts, Variants
 from mugraph.search.scheduling.cost import SketchCost
@@ -51,46 +52,6 @@ _STAGES_KEPT = 2
 """Plans of each part of a cut that are combined with those of the others."""
 _BLOCKS_PER_MULTIPROCESSOR = 4
 """More parts of an axis than that are not tried: every multiprocessor has enough to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """A pre-defined kernel: one matrix multiplication of two device tensors by the vendor's library."""
-
-    left: Term
-    right: Term
-    reduced: AxisSet
-    outputs: tuple[Slots, ...]
-    sizes: tuple[int, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A launch: which device tensors it produces (sources of later stages; -1-i for the program's output i), and how."""
-
-    produces: tuple[int, ...]
-    kernel: ScheduledSketch | Library
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A kernel graph: stages in launch order."""
-
-    stages: tuple[Stage, ...]
-
-    @property
-    def seconds(self) -> float:
-        """Predicted seconds of all launches."""
-        return sum(stage.kernel.seconds for stage in self.stages)
-
-    @property
-    def kind(self) -> tuple[tuple[int, int | None], ...]:
-        """What tells plans apart that only profiling can compare: for each launch its outputs and the axis of its for-loop."""
-        return tuple(
-            (len(stage.produces), stage.kernel.sketch.loop_axis if isinstance(stage.kernel, ScheduledSketch) else -1)
-            for stage in self.stages
-        )
 
 
 @dataclass

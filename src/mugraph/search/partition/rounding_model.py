@@ -26,7 +26,7 @@ from mugraph.search.closure.saturation import Leaf
 from mugraph.search.closure.sketch import Evaluator, Sketch, Step
 from mugraph.search.closure.two_pass_mean import centred
 from mugraph.search.kernels import ScheduledSketch
-from mugraph.search.partition.plans import Library, Plan, Stage
+from mugraph.search.partition.plan import Library, Plan, Stage
 from mugraph.search.structures import Recent
 
 Errors = tuple[float, ...]

@@ -17,7 +17,8 @@ from dataclasses import replace
 
 from mugraph.search.closure.sketch import Sketch
 from mugraph.search.kernels import KernelSearch, ScheduledSketch
-from mugraph.search.partition.plans import WORTH_MEASURING, Library, Plan, Stage
+from mugraph.search.partition.plan import Library, Plan, Stage
+from mugraph.search.partition.plans import WORTH_MEASURING
 from mugraph.search.partition.rounding_model import NO_ERROR, Errors, Rehearsal
 from mugraph.search.scheduling.cost import SketchCost
 from mugraph.search.tasks import CANDIDATES
