@@ -16,11 +16,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.errors import InvalidInput, MugraphError
-from mugraph.frontend import record
-from mugraph.frontend.calls.calling import arguments_of
-from mugraph.frontend.calls.pytree import FunctionCalling, places_of_tensors, same_value
-from mugraph.frontend.calls.structures import Structure, difference
+from mugraph.errors import MugraphError
+from mugraph.frontend.calls.pytree import same_value
 from mugraph.frontend.captured_tensors import SIGN_READERS, Captured, classes_of_equal, has_negative_zeros
 from mugraph.frontend.comparison import Values, as_stored
 from mugraph.frontend.operators.torch_casts import (
@@ -29,17 +26,14 @@ from mugraph.frontend.operators.torch_casts import (
     arguments_of_call,
     draws_random_numbers,
     name_of,
-    note_roundings,
     tensor_of,
     widened,
 )
-from mugraph.frontend.partitioning.partition import unknown_mask
-from mugraph.frontend.recording.recorded_graph import RecordedGraph, recorded_graph
-from mugraph.frontend.recording.returned import structure_from
 from mugraph.frontend.rewriting.constants import UNWRITTEN
-from mugraph.frontend.rewriting.node_traits import Inspector, Traits, program_of
+from mugraph.frontend.rewriting.node_traits import program_of
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.readings import readings
+from mugraph.pieces.compared_function import ComparedFunction, Kind, Variable
 from mugraph.support.deadline import Deadline
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.verifier import Verdict, prover
@@ -57,26 +51,6 @@ _NEAR = 1e-7
 _DRAWS = 3
 """Random inputs at which a difference is looked for."""
 
-Variable = int
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Type and shape of a tensor that a function takes or returns."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Kind:
-        """That of a tensor."""
-        return cls(tensor.dtype, tuple(tensor.shape))
-
-    def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
-
-    __repr__ = __str__
-
 
 def verified_in_pieces(
     functions: tuple[Any, Any],
@@ -92,7 +66,7 @@ def verified_in_pieces(
 
     Raises what `mugraph.verify` raises for functions that cannot be recorded.
     """
-    first, second = (_Side.of(function, example_inputs) for function in functions)
+    first, second = (ComparedFunction.of(function, example_inputs) for function in functions)
     drawn = seed_or_fresh(seed)
     mismatch = first.different_arguments(second) or first.different_results(second)
     if mismatch is not None:
@@ -100,94 +74,7 @@ def verified_in_pieces(
     return _Comparison((first, second), tuple(properties), max_error, drawn, deadline, refusal).verdict()
 
 
-@dataclass(eq=False)
-class _Side:
-    """One of the functions: its calls, and what is known of the tensors in it."""
-
-    name: str
-    recorded: RecordedGraph
-    arguments: Mapping[tuple[Any, ...], fx.Node]
-    """By place in the example call, the placeholder."""
-    captured: Mapping[fx.Node, torch.Tensor]
-    returned: Structure
-    """With `Kind`s for tensors."""
-    inputs: tuple[torch.Tensor, ...]
-    """The example call's tensors, a tensor for each placeholder."""
-    variables: dict[fx.Node, Variable] = field(default_factory=dict)
-    """What stands for a tensor: an input, or the result of a call that is no program."""
-    parts: dict[fx.Node, list[Variable]] = field(default_factory=dict)
-    """What stands for each of a call's several results."""
-
-    @classmethod
-    def of(cls, function: Any, example_inputs: Any) -> _Side:
-        """The function as PyTorch records it for these examples."""
-        recorded = recorded_graph(record(function, example_inputs))
-        note_roundings(recorded.module.graph)
-        calling = recorded.calling
-        assert isinstance(calling, FunctionCalling), "what was recorded is a function"
-        args, kwargs = arguments_of(example_inputs)
-        places, values = places_of_tensors(args, kwargs), calling.values(args, kwargs)
-        given = [*calling.arguments.given(args, kwargs), *(None for _ in calling.sources)]
-        placeholders = recorded.placeholders
-        arguments = {places[which]: node for node, which in zip(placeholders, given, strict=True) if which is not None}
-        captured = {node: value for node, value, which in zip(placeholders, values, given, strict=True) if which is None}
-        if any(tensor_of(node) is None for node in recorded.outputs):
-            raise InvalidInput(f"{calling.name} returns a number that is read from a tensor; return the tensor")
-        kinds = [Kind.of(node.meta["val"]) for node in recorded.outputs]
-        leaves = (place.constant if place.number is None else kinds[place.number] for place in calling.results.places)
-        returned = structure_from(calling.results.structure, leaves)
-        return cls(calling.name, recorded, arguments, captured, returned, tuple(values))
-
-    @property
-    def nodes(self) -> list[fx.Node]:
-        """The calls, in order."""
-        return [node for node in self.recorded.module.graph.nodes if node.op == "call_function"]
-
-    @property
-    def outputs(self) -> list[fx.Node]:
-        """What is returned, then what tensors hold afterwards that the function changes."""
-        return self.recorded.outputs
-
-    def unknown_calls(self) -> list[fx.Node]:
-        """The calls that are no programs, but for those that only take a part of one's results."""
-        inspector = Inspector(self.recorded.device)
-        verdicts = {node: inspector.inspect(node) for node in self.nodes}
-        return [
-            node
-            for node, verdict in verdicts.items()
-            if name_of(node) != "getitem" and (not isinstance(verdict, Traits) or unknown_mask(node) is not None)
-        ]
-
-    def different_arguments(self, other: _Side) -> str | None:
-        """Where the two take other tensors, in words."""
-        if self.arguments.keys() != other.arguments.keys():
-            return f"one takes {len(self.arguments)} tensors, the other {len(other.arguments)}"
-        for place, node in self.arguments.items():
-            kinds = [Kind.of(each.meta["val"]) for each in (node, other.arguments[place])]
-            if kinds[0] != kinds[1]:
-                return f"one takes {node.name} as {kinds[0]}, the other as {kinds[1]}"
-        return None
-
-    def different_results(self, other: _Side) -> str | None:
-        """Where the two return other structures or change other arguments, in words."""
-        return difference(self.returned, other.returned, _same_leaf) or (
-            None if self.written == other.written else "they change other arguments"
-        )
-
-    @property
-    def written(self) -> list[tuple[Any, ...] | str]:
-        """Places of the arguments that are changed, and names of other tensors."""
-        placeholders = self.recorded.placeholders
-        places = {node: place for place, node in self.arguments.items()}
-        names = self.recorded.calling.inputs
-        return [places.get(placeholders[number], names[number]) for number in self.recorded.writes]
-
-
-def _same_leaf(one: object, other: object) -> bool:
-    return one == other if isinstance(one, Kind) or isinstance(other, Kind) else same_value(one, other)
-
-
-Place = tuple[_Side, fx.Node]
+Place = tuple[ComparedFunction, fx.Node]
 """A tensor or a call, and the function that it is in."""
 
 
@@ -195,7 +82,7 @@ Place = tuple[_Side, fx.Node]
 class _Comparison:
     """Two functions while it is found out which of their calls have equal results."""
 
-    sides: tuple[_Side, _Side]
+    sides: tuple[ComparedFunction, ComparedFunction]
     properties: tuple[str, ...]
     max_error: float
     seed: int
@@ -271,7 +158,7 @@ class _Comparison:
             self.verdicts.append(replace(verdict, certificate=replace(verdict.certificate, readings=read)))
         return bool(verdict.equivalent)
 
-    def _program(self, side: _Side, result: fx.Node) -> Graph:
+    def _program(self, side: ComparedFunction, result: fx.Node) -> Graph:
         """What a tensor is as a program of all variables that are numbers."""
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         placeholders: dict[Variable, fx.Node] = {}
@@ -424,7 +311,7 @@ class _Comparison:
             for place, node in side.arguments.items()
         }
 
-    def _run(self, side: _Side, inputs: Mapping[tuple[Any, ...], torch.Tensor]) -> list[torch.Tensor]:
+    def _run(self, side: ComparedFunction, inputs: Mapping[tuple[Any, ...], torch.Tensor]) -> list[torch.Tensor]:
         given = {node: inputs[place] for place, node in side.arguments.items()}
         given |= {node: _in_float64(tensor) for node, tensor in side.captured.items()}
         placeholders = side.recorded.placeholders
@@ -497,8 +384,8 @@ def _far_apart(number: int, one: torch.Tensor, other: torch.Tensor, moved: Seque
 
 
 def _verdict(
-    first: _Side,
-    second: _Side,
+    first: ComparedFunction,
+    second: ComparedFunction,
     outcome: Outcome,
     reason: str,
     max_error: float,
