@@ -132,6 +132,17 @@ def test_numbers_of_what_is_searched_do_not_go_with_a_graph(
         assert f"'{option}'" in error_line(capsys)
 
 
+def test_a_graph_that_breaks_the_grammar_is_named_with_its_file(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.mugraph"
+    for text, words in (("", "line 1"), ("kernel_graph {\n  x: fp32[4] = ?\n}", "line 2")):
+        file.write_text(text)
+        assert main(["optimize", f"{program}:norm_linear", "--graph", str(file)]) == 2
+        line = error_line(capsys)
+        assert f"{file}: {words}" in line
+
+
 @pytest.mark.slow
 def test_optimize_times_torch_eager_and_compile(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "rmsnorm", "--size", "small", "--json"]) == 0

@@ -35,6 +35,7 @@ from mugraph.cli.arguments import (
 )
 
 if TYPE_CHECKING:
+    from mugraph.ir.graph import Graph
     from mugraph.search import SearchSpace
     from mugraph.selection.evidence import Evidence as KindOfEvidence
     from mugraph.selection.proposals import Engine
@@ -129,7 +130,7 @@ def optimize(
             if written is not None:
                 numbers = {"--compiled": compiled, "--candidates": candidates}
                 _refuse_limits(space, search, workers, cache, constant, numbers)
-                opt = optimize_graph(written, *given, **settings)
+                opt = optimize_graph(_parsed(written, graph), *given, **settings)
             else:
                 engine, named = engine_of(search), constant or ()
                 wanted = _Wanted(search=engine, space=space, compiled=compiled, candidates=candidates, constants=named)
@@ -174,6 +175,17 @@ def _text_of(file: Path) -> str:
         raise InvalidInput(f"cannot read {file}: {error.strerror or error}; give the file of a muGraph's text") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"{file} is not UTF-8 text; give the file of a muGraph's text") from None
+
+
+def _parsed(text: str, file: Path | None) -> Graph:
+    """The muGraph that the text of a file stands for; raises InvalidInput, naming the file, where it breaks the grammar."""
+    from mugraph.errors import InvalidInput
+    from mugraph.ir.text import parse_graph
+
+    try:
+        return parse_graph(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{file}: {error}") from None
 
 
 def _refuse_limits(

@@ -14,7 +14,7 @@ from enum import StrEnum
 import torch
 
 from mugraph.errors import MugraphError
-from mugraph.frontend.calls.pytree import lies_alike
+from mugraph.frontend.calls.captured_tensors import lies_alike
 from mugraph.frontend.operators.torch_casts import DTYPES
 from mugraph.frontend.partitioning.channels_last import IMAGE_RANKS
 from mugraph.frontend.partitioning.splice import laid_out

@@ -66,7 +66,7 @@ class CalledInSlices:
             for leaf in calling.arguments.leaves
         )
         parts = (calling.sources, calling.results, calling.strides, calling.inputs)
-        return FunctionCalling(calling.name, replace(calling.arguments, leaves=leaves), *parts)
+        return FunctionCalling(calling.name, replace(calling.arguments, leaves=leaves), *parts, asked=calling.asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.testing._internal.two_tensor import TwoTensor
 
 import mugraph.frontend
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
@@ -26,6 +27,13 @@ from ..agreement import assert_agrees
 X = torch.randn(3, 4)
 WEIGHT = torch.randn(4, 4)
 KEPT: list[torch.Tensor] = []
+
+
+class Image(torch.Tensor):
+    """A tensor that says what it is."""
+
+
+OF_A_CLASS = WEIGHT.as_subclass(Image)
 
 
 def refusal(fn: Any, inputs: Any) -> MugraphError:
@@ -139,6 +147,19 @@ def test_inputs(inputs: Any, words: str) -> None:
     assert isinstance(refused, InvalidInput)
     with pytest.raises(InvalidInput, match=words):
         raise refused
+
+
+@pytest.mark.parametrize("given", [X.as_subclass(Image), TwoTensor(X, X), torch.masked.masked_tensor(X, X > 0)])
+def test_tensors_of_a_class_of_their_own_are_refused_with_a_remedy(given: torch.Tensor) -> None:
+    refused = refusal(lambda x: x + 1, (given,))
+    assert isinstance(refused, InvalidInput)
+    words = (
+        rf"argument x of .* is a {type(given).__name__}, .* x.as_subclass\(torch.Tensor\) .* torch.compile\(backend='mugraph'\)$"
+    )
+    with pytest.raises(InvalidInput, match=words):
+        raise refused
+    with pytest.raises(InvalidInput, match=words):
+        mugraph.superoptimize(lambda x: x + 1, (given,), budget=1.0)
 
 
 def test_things_that_cannot_be_called() -> None:
@@ -362,7 +383,42 @@ def with_a_gradient(x: torch.Tensor) -> torch.Tensor:
     return torch.autograd.grad(point.exp().sum(), point)[0]
 
 
-@pytest.mark.parametrize(("fn", "why"), [(of_numpy, "no numbers for NumPy"), (with_a_gradient, "no gradients are recorded")])
+def with_gradients_on(x: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        return with_a_gradient(x)
+
+
+def backwards(x: torch.Tensor) -> torch.Tensor | None:
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        point.exp().sum().backward()
+    return point.grad
+
+
+def with_a_jacobian(x: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.functional.jacobian(lambda y: y.exp().sum(), x)
+
+
+def with_a_transform(x: torch.Tensor) -> torch.Tensor:
+    return torch.func.grad(lambda y: y.exp().sum())(x)
+
+
+def of_a_class_of_its_own(x: torch.Tensor) -> torch.Tensor:
+    return x @ OF_A_CLASS
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (of_numpy, "no numbers for NumPy"),
+        (with_a_gradient, "no gradients are recorded"),
+        (with_gradients_on, "no gradients of the function's own"),
+        (backwards, "no gradients of the function's own"),
+        (with_a_jacobian, "no gradients of the function's own"),
+        (with_a_transform, "nor in transforms of torch.func"),
+        (of_a_class_of_its_own, "captures a tensor of a class of its own"),
+    ],
+)
 def test_what_pytorch_runs_and_cannot_record_names_the_way_that_does(fn: Callable[..., Any], why: str) -> None:
     words = str(refusal(fn, (X,)))
     assert why in words

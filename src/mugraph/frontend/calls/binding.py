@@ -8,14 +8,14 @@ read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten
 
 from mugraph.errors import InvalidInput
-from mugraph.frontend.calls.calling import Calling, SignatureRecord, Slot, filled, structure_of
+from mugraph.frontend.calls.calling import AskedTensor, Calling, SignatureRecord, Slot, filled, structure_of
 from mugraph.frontend.calls.captured_tensors import CapturedSource
 from mugraph.frontend.calls.origins import Origin, origins
 from mugraph.frontend.calls.pytree import Arguments, FunctionCalling, default_of, same_value
@@ -72,7 +72,9 @@ def bound_calling(calling: Calling, inputs: Sequence[Input], outputs: int, modul
     values = _values_of(calling)
     sources += [CapturedSource.of(each.name, value, (), computed=True) for each, value in zip(constants, values, strict=True)]
     results = calling.results if isinstance(calling, FunctionCalling) else _results(calling, outputs)
-    bound = FunctionCalling(what, arguments, tuple(sources), results, record.strides, tuple(each.name for each in inputs))
+    asked = tuple(_asked(each, known, record.function, what) for each in record.asked)
+    names = tuple(each.name for each in inputs)
+    bound = FunctionCalling(what, arguments, tuple(sources), results, record.strides, names, asked=asked)
     _ = bound.captured  # raises where one does not fit
     return bound
 
@@ -130,6 +132,15 @@ def _source(
             raise InvalidInput(f"{function} reads a tensor {name}, and {what} has {has}; bind what the result was made of")
         ways += found.values()
     return CapturedSource(wanted.name, wanted.shape, wanted.dtype, tuple(ways))
+
+
+def _asked(wanted: AskedTensor, known: Mapping[str, Mapping[int, Origin]], function: str, what: str) -> CapturedSource:
+    """Where a tensor comes from that the function asks what it is; it may lie on any device."""
+    dtype = getattr(torch, wanted.dtype, None)
+    if not isinstance(dtype, torch.dtype) or not wanted.names:
+        raise InvalidInput(f"what is said of the tensors of {function} is of none; optimize and save again")
+    source = _source(Input(wanted.names[0], wanted.shape, dtype), wanted.names, known, function, what)
+    return replace(source, strides=wanted.strides)
 
 
 def _results(calling: Calling, outputs: int) -> Results:

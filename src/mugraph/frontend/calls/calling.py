@@ -65,6 +65,31 @@ class Calling(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class AskedTensor:
+    """A tensor that a function brings along and asks what it is, without reading anything of it."""
+
+    names: tuple[str, ...]
+    """All names that lead to it."""
+    dtype: str
+    """PyTorch's name of its type."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    """None where what the function does does not depend on them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The tensor as JSON values."""
+        strides = None if self.strides is None else list(self.strides)
+        return {"names": list(self.names), "dtype": self.dtype, "shape": list(self.shape), "strides": strides}
+
+    @classmethod
+    def from_json(cls, values: Any) -> AskedTensor:
+        """What `to_json` wrote; raises TypeError for anything else."""
+        expect(values, {"names": [str], "dtype": str, "shape": [int], "strides": ([int], None)}, "signature.asked")
+        strides = None if values["strides"] is None else tuple(values["strides"])
+        return cls(tuple(values["names"]), values["dtype"], tuple(values["shape"]), strides)
+
+
+@dataclass(frozen=True, slots=True)
 class SignatureRecord:
     """How a function of PyTorch is called, as JSON can say it: results are bound by it (`mugraph.frontend.calls.binding`)."""
 
@@ -77,6 +102,8 @@ class SignatureRecord:
     """For each tensor that it brings along, constants left out, all names that lead to it."""
     strides: tuple[tuple[int, ...] | None, ...]
     """By input, the strides that it must have, where what the function returns depends on them."""
+    asked: tuple[AskedTensor, ...] = ()
+    """Tensors that are no inputs, and which it asks what they are."""
 
     def is_called_as(self, other: SignatureRecord) -> bool:
         """Whether functions, whatever their names, take the same arguments and bring along tensors of the same names."""
@@ -90,6 +117,7 @@ class SignatureRecord:
             "arguments": self.arguments,
             "captured": [list(names) for names in self.captured],
             "strides": [None if strides is None else list(strides) for strides in self.strides],
+            "asked": [each.to_json() for each in self.asked],
         }
 
     @classmethod
@@ -101,7 +129,9 @@ class SignatureRecord:
         expect(values, form, "signature")
         captured = tuple(map(tuple, values["captured"]))
         strides = tuple(None if each is None else tuple(each) for each in values["strides"])
-        return cls(values["function"], values.get("arguments"), captured, strides)
+        asked = values.get("asked", [])  # folders of earlier versions say nothing of them
+        expect(asked, list, "signature.asked")
+        return cls(values["function"], values.get("arguments"), captured, strides, tuple(map(AskedTensor.from_json, asked)))
 
 
 class ArgumentsAlone:

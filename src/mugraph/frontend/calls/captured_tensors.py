@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mugraph.errors import InvalidInput, ShapeMismatch
-from mugraph.frontend.calls.origins import READ_ERRORS, Origin
+from mugraph.frontend.calls.origins import READ_ERRORS, Origin, quick_reader
 from mugraph.support.user_warnings import warn_of_gradient
 
 _TENSOR = "a tensor of the function"
@@ -31,6 +31,10 @@ class CapturedSource:
     """Whether it is the same tensor for ever, so that calls with tensors on another device may have a copy there."""
     computed: bool = False
     """Whether the function computes it of no tensor, or writes it down: saved results bring its value along."""
+    device: torch.device | None = None
+    """Where it lies, where what the function does may depend on that."""
+    strides: tuple[int, ...] | None = None
+    """Those that it has, where what the function does may depend on them."""
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin], computed: bool = False) -> CapturedSource:
@@ -38,17 +42,35 @@ class CapturedSource:
         ways = tuple(origins) or (Origin.at(name, tensor),)
         return cls(name, tuple(tensor.shape), tensor.dtype, ways, constant=not origins, computed=computed and not origins)
 
+    @classmethod
+    def of_asked(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin], by_strides: bool) -> CapturedSource:
+        """The source of a tensor that nothing is read from, while what the function does depends on what kind of tensor it is,
+        and, with `by_strides`, on how it lies. One without data lies on any device."""
+        device = None if tensor.device.type == "meta" else tensor.device
+        strides = tuple(tensor.stride()) if by_strides else None
+        return cls(name, tuple(tensor.shape), tensor.dtype, tuple(origins), device=device, strides=strides)
+
     def __call__(self) -> torch.Tensor:
         """The tensor, without its gradient."""
         return without_gradient(self.tensor(), _TENSOR)
 
     def tensor(self) -> torch.Tensor:
         """The tensor as the function has it."""
-        return self._one_of(map(self._end, self.origins))
+        return self._one_of(ends_of([self]))
 
     def checked(self, values: Iterator[Any]) -> torch.Tensor:
         """The tensor without its gradient, where its ways lead to the next of these values."""
         return without_gradient(self._one_of(values), _TENSOR)
+
+    def expect(self) -> None:
+        """Raise what a call raises, unless its ways lead to a tensor which lies as it did."""
+        tensor = self.tensor()
+        if self.device is not None and tensor.device != self.device:
+            where = f"on {self.device} when the function was traced, and is on {tensor.device} now"
+            raise InvalidInput(f"{self.name} was {where}; optimize again")
+        if self.strides is not None and not lies_alike(tensor, self.strides):
+            what = f"{self.name} has strides {list(tensor.stride())}, optimized for {list(self.strides)}"
+            raise InvalidInput(f"{what}, which the function may ask for; make it contiguous, or optimize again")
 
     def _one_of(self, values: Iterator[Any]) -> torch.Tensor:
         """The value that all ways lead to, in their order."""
@@ -68,10 +90,36 @@ class CapturedSource:
             raise another_kind(f"tensor {self.name} of the function", tensor, self.shape, self.dtype)
         return tensor
 
-    @staticmethod
-    def _end(origin: Origin) -> Any:
+
+def kinds(sources: Sequence[CapturedSource]) -> Callable[[], bool]:
+    """A call that looks, in less than a microsecond for one, whether each source leads to a tensor as it was. Where it says no,
+    `CapturedSource.expect` says what is wrong."""
+    entries = [
+        (quick_reader(first), [*map(quick_reader, others)], source.shape, source.dtype, source.device, source.strides)
+        for source in sources
+        for first, *others in [source.origins]
+    ]
+
+    def are_still() -> bool:
         try:
-            return origin.read()
+            for read, others, shape, dtype, device, strides in entries:
+                tensor = read()
+                if tensor.shape != shape or tensor.dtype is not dtype or (device is not None and tensor.device != device):
+                    return False
+                if (strides is not None and not lies_alike(tensor, strides)) or any(other() is not tensor for other in others):
+                    return False
+        except READ_ERRORS:
+            return False
+        return True
+
+    return are_still
+
+
+def ends_of(sources: Iterable[CapturedSource]) -> Iterator[Any]:
+    """What all ways of sources lead to, in order; raises InvalidInput, naming the way that has ended."""
+    for origin in (origin for source in sources for origin in source.origins):
+        try:
+            yield origin.read()
         except READ_ERRORS:
             raise _ended(origin) from None
 
@@ -93,3 +141,11 @@ def another_kind(what: str, tensor: torch.Tensor, shape: Sequence[int], dtype: t
     """The error that names a tensor which is of another shape or dtype than was traced."""
     has, wanted = f"{tensor.dtype} {list(tensor.shape)}", f"{dtype} {list(shape)}"
     return ShapeMismatch(f"{what} is {has}, optimized for {wanted}; optimize again for other inputs")
+
+
+def lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+    """Whether a tensor has these strides, but for dimensions of size 1."""
+    have = tensor.stride()
+    if have == strides:  # which takes a fraction of the time
+        return True
+    return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, have, strides, strict=True))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from mugraph.frontend.calls.pytree import lies_alike
+from mugraph.frontend.calls.captured_tensors import lies_alike
 from mugraph.frontend.operators.torch_casts import tensor_of
 
 aten = torch.ops.aten

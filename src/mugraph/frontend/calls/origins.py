@@ -68,6 +68,14 @@ class Origin:
         return self.step(None if self.whole is None else self.whole.read())
 
 
+def quick_reader(way: Origin) -> Callable[[], Any]:
+    """A call that goes one way; it raises what `Origin.read` raises."""
+    whole = way.whole
+    if whole is None or whole.whole is not None:
+        return way.read
+    return functools.partial(way.step, whole.read())  # what a way begins with is there for ever
+
+
 def reader(ways: Sequence[Origin]) -> Callable[[], list[Any]]:
     """A call that goes several ways, the parts that they share once; it raises what `Origin.read` raises."""
     steps: list[tuple[int, Callable[[Any], Any]]] = []
@@ -255,7 +263,7 @@ def _of_module(module: torch.nn.Module) -> Iterator[_Step]:
     held = (*module._parameters, *module._buffers, *module._modules)
     others = (name for name in vars(module) if not name.startswith("_"))
     for name in (*held, *others):
-        step = _of_parameters if name in module._parameters else _attribute
+        step = _of_parameters if name in module._parameters else _of_buffers if name in module._buffers else _attribute
         yield name, getattr(module, name, None), functools.partial(step, name)
     yield from _unnamed(module, "forward")
 
@@ -307,6 +315,12 @@ def _of_parameters(name: str, module: torch.nn.Module) -> Any:
     """A parameter of a module, without the search through all that a module has, where it is still one."""
     parameter = module._parameters.get(name)
     return getattr(module, name) if parameter is None else parameter
+
+
+def _of_buffers(name: str, module: torch.nn.Module) -> Any:
+    """A buffer, in the same way."""
+    buffer = module._buffers.get(name)
+    return getattr(module, name) if buffer is None else buffer
 
 
 def _cell(number: int, function: Any) -> Any:

@@ -21,8 +21,8 @@ import torch
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from mugraph.errors import InvalidInput
-from mugraph.frontend.calls.calling import SignatureRecord, Slot, described, unused_name
-from mugraph.frontend.calls.captured_tensors import CapturedSource, another_kind, without_gradient
+from mugraph.frontend.calls.calling import AskedTensor, SignatureRecord, Slot, described, unused_name
+from mugraph.frontend.calls.captured_tensors import CapturedSource, another_kind, ends_of, kinds, lies_alike, without_gradient
 from mugraph.frontend.calls.objects import flat, has_objects, is_size, opened, parts_of
 from mugraph.frontend.calls.origins import READ_ERRORS, reader
 from mugraph.frontend.calls.returned_values import VALUES, Results
@@ -238,8 +238,12 @@ class FunctionCalling:
     """By input, the strides that it must have, where what the function returns depends on them."""
     inputs: tuple[str, ...]
     """Names of the inputs."""
+    asked: tuple[CapturedSource, ...] = field(kw_only=True)
+    """Tensors that the function brings along and asks what they are, but reads nothing of."""
     _read: Callable[[], list[Any]] = field(init=False, repr=False, compare=False)
     """What all ways of all sources lead to."""
+    _are_still: Callable[[], bool] = field(init=False, repr=False, compare=False)
+    """Whether all that are asked are what they were."""
     _constants: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The sources that are the same for ever."""
     _copies: dict[tuple[int, torch.device], torch.Tensor] = field(init=False, repr=False, compare=False)
@@ -247,6 +251,7 @@ class FunctionCalling:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_read", reader([origin for source in self.sources for origin in source.origins]))
+        object.__setattr__(self, "_are_still", kinds(self.asked))
         object.__setattr__(self, "_constants", tuple(number for number, source in enumerate(self.sources) if source.constant))
         object.__setattr__(self, "_copies", {})
 
@@ -265,9 +270,17 @@ class FunctionCalling:
         try:
             values = iter(self._read())
         except READ_ERRORS:
-            return [source() for source in self.sources]  # one of which says what is wrong
+            values = ends_of(self.sources)  # which says what is wrong
         brought = [source.checked(values) for source in self.sources]
+        if self.asked:
+            self._expect_asked()
         return self._with_constants_beside(brought, tensors) if self._constants else brought
+
+    def _expect_asked(self) -> None:
+        """Raise InvalidInput or ShapeMismatch unless what the function asks for is what it was."""
+        if not self._are_still():
+            for source in self.asked:
+                source.expect()
 
     def _with_constants_beside(self, brought: list[torch.Tensor], tensors: Sequence[Any]) -> list[torch.Tensor]:
         """What the function brings along, constants on the GPU of a call where none of the call's tensors is where they are."""
@@ -299,7 +312,16 @@ class FunctionCalling:
         names = (
             [] if source.constant else [way.name for way in source.origins] for source in self.sources if not source.computed
         )
-        return SignatureRecord(self.name, arguments, tuple(tuple(dict.fromkeys(each)) for each in names), self.strides)
+        asked = tuple(
+            AskedTensor(
+                tuple(dict.fromkeys(way.name for way in source.origins)),
+                str(source.dtype).removeprefix("torch."),
+                source.shape,
+                source.strides,
+            )
+            for source in self.asked
+        )
+        return SignatureRecord(self.name, arguments, tuple(tuple(dict.fromkeys(each)) for each in names), self.strides, asked)
 
     @property
     def requires_grad(self) -> bool:
@@ -312,7 +334,11 @@ class FunctionCalling:
         alike = arguments.positional and arguments.unchanging and (not arguments.defaults or arguments.has_its_defaults)
         if kwargs or not alike or any(self.strides):
             return None
-        return (*args, *self._brought(args)) if self.sources else args
+        if self.sources:
+            return (*args, *self._brought(args))
+        if self.asked:
+            self._expect_asked()
+        return args
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """One tensor per input; raises ShapeMismatch or InvalidInput naming the tensor that does not fit."""
@@ -353,14 +379,6 @@ class Traced(FunctionCalling):
 
 def _given(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
-
-
-def lies_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
-    """Whether a tensor has these strides, but for dimensions of size 1."""
-    have = tensor.stride()
-    if have == strides:  # which takes a fraction of the time
-        return True
-    return all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, have, strides, strict=True))
 
 
 def places_of_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, ...]]:

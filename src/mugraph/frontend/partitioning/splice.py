@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mugraph.frontend.calls.pytree import lies_alike
+from mugraph.frontend.calls.captured_tensors import lies_alike
 from mugraph.frontend.operators.attention import causal_mask, hides_a_row
 from mugraph.frontend.operators.torch_casts import TORCH_DTYPES, arguments_of_call, name_of, tensor_of
 from mugraph.frontend.partitioning.library import LibraryKernel

@@ -10,7 +10,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
@@ -18,7 +18,6 @@ from torch.autograd import forward_ad
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -32,25 +31,10 @@ from mugraph.frontend.recording.composites import fewer_overrides, has_operators
 from mugraph.frontend.recording.decompositions import composite_decompositions, decompositions
 from mugraph.frontend.recording.kept_tensors import Held, Made
 from mugraph.frontend.recording.quiet import quietly
-from mugraph.frontend.rewriting.flex_attention import OPERATOR, attention, failed_to_reach_it, reaching_the_operator, written_out
+from mugraph.frontend.recording.watch import Watch, like
+from mugraph.frontend.rewriting.flex_attention import failed_to_reach_it, reaching_the_operator, written_out
 from mugraph.frontend.source_lines import from_users_code, line_of_error, with_recorded_lines
 
-_QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
-_COPIES_BY_STRIDES = frozenset(
-    {
-        *(torch.Tensor.contiguous, torch.Tensor.reshape, torch.Tensor.reshape_as, torch.Tensor.flatten, torch.Tensor.ravel),
-        *(torch.reshape, torch.flatten, torch.ravel),
-    }
-)
-"""Calls that give the memory of their first argument or a copy of it, by how that lies: who writes to either depends on it."""
-_WRITERS = frozenset(
-    {"__setitem__"}
-    | {
-        f"__i{name}__"
-        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
-    }
-)
-"""Methods that write to a tensor and have no name that says so."""
 _CHECKED = "aten::linalg_"
 """Operators, by the beginning of their names, some of which become calls for results and for errors, which are done in order."""
 _READ = frozenset({"", "_operator", "builtins", "math", "torch"})
@@ -58,6 +42,9 @@ _READ = frozenset({"", "_operator", "builtins", "math", "torch"})
 _NOT_RECORDED = {
     ".numpy() is not supported for tensor subclasses": "tensors have no numbers for NumPy while they are traced",
     "does not require grad and does not have a grad_fn": "no gradients are recorded while a function is traced",
+    "found a fake tensor in the exported program": "no gradients of the function's own, nor writes through .data, are recorded",
+    "Cannot access data pointer": "tensors have no numbers while they are traced, nor in transforms of torch.func",
+    "Unable to cast NotImplemented": "it captures a tensor of a class of its own, as which nothing is recorded",
 }
 """By words of PyTorch's, why it cannot record what it can run."""
 _SHAPE_COMPLAINT = re.compile(r"shape|size|dim|broadcast|expand", re.IGNORECASE)
@@ -84,7 +71,7 @@ class Recorder(torch.nn.Module):
         self.held.looked_at_again()
         versions = [None if tensor.is_inference() else tensor._version for tensor in tensors[own:]]
         try:
-            with self.watch.instead(tensors[own:], made), heard():
+            with self.watch.instead(tensors[own:], made, self), heard():
                 returned = self.arguments.call(self.fn, tensors[:own])
         finally:
             kept = self.held.taken_back(made, self.watch.instead_of)
@@ -101,94 +88,6 @@ class Recorder(torch.nn.Module):
 def is_computed(leaf: Any) -> bool:
     """Whether a result is a tensor, or a number that is read from one."""
     return isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
-class Watch(TorchFunctionMode):
-    """What a function reaches for while it runs, tensors with data, which it captures, and how tensors lie in memory; and what it
-    returns.
-
-    Captured tensors that have a stand-in are replaced by it, so that nothing can depend on the values they have now. `reached`
-    are those that it captures, in the order in which it came to them.
-    """
-
-    def __init__(self, name: str, captured: Sequence[torch.Tensor]) -> None:
-        super().__init__()
-        self.name = name
-        self.captured = list(captured)
-        self.reached: list[torch.Tensor] = []
-        self.returned: Any = None
-        self.writes_captured = False
-        """Whether the function writes to what it captures and has stand-ins for."""
-        self._asks_for_strides = False
-        self._shared_by_strides: list[tuple[torch.Tensor, int]] = []
-        """Arguments and results of calls that copy by strides, each with its version behind the call."""
-        self._shared_without_version = False
-        """Whether one of them is an inference tensor, which has none: then whatever is written behind the call counts."""
-        self._stand_ins: dict[int, torch.Tensor] = {}
-        self._made = Made((), ())
-        self._below: list[Any] = []
-
-    def instead(self, stand_ins: Sequence[torch.Tensor], made: Made) -> Self:
-        """The mode with these in the place of the captured tensors; `made` is told of every call."""
-        self._made = made
-        self._below = _function_modes()
-        self._stand_ins = {id(real): other for real, other in zip(self.captured, stand_ins, strict=False)}
-        return self
-
-    @property
-    def asks_for_strides(self) -> bool:
-        """Whether what the function does depends on how tensors lie: it asks for that, or writes to memory that two tensors share
-        as they lie here, and would not share otherwise, or the other way round."""
-        return self._asks_for_strides or any(tensor._version != version for tensor, version in self._shared_by_strides)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._asks_for_strides |= func in _QUESTIONS_OF_STRIDES
-        self._asks_for_strides |= self._shared_without_version and _writes(func, args, kwargs or {})
-        args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
-        if func is OPERATOR:
-            with self._all_modes():
-                return attention(*args, **kwargs)
-        result = func(*args, **kwargs)
-        if func in _COPIES_BY_STRIDES or "memory_format" in kwargs:
-            shared = [each for each in (*args[:1], kwargs.get("input"), result) if isinstance(each, torch.Tensor)]
-            self._shared_by_strides += [(each, each._version) for each in shared if not each.is_inference()]
-            self._shared_without_version |= any(each.is_inference() for each in shared)
-        self._made.note(func, args, kwargs, result)
-        return result
-
-    @contextlib.contextmanager
-    def _all_modes(self) -> Iterator[None]:
-        """This mode, and those below it that PyTorch took away for the call of an operator."""
-        with contextlib.ExitStack() as modes:
-            left = _function_modes()
-            for mode in (*(mode for mode in self._below if mode not in left), self):
-                modes.enter_context(mode)
-            yield
-
-    def instead_of(self, value: Any) -> Any:
-        """What stands for a captured tensor; anything else itself."""
-        return self._stand_ins.get(id(value), value)
-
-    def _instead_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        stand_in = self._stand_ins.get(id(tensor))
-        captured = stand_in is not None or type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        if captured and not any(tensor is known for known in self.reached):
-            self.reached.append(tensor)
-        return tensor if stand_in is None else stand_in
-
-
-def _writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of a torch function says that it writes to one of its arguments: by its name, `out`, or `inplace`."""
-    name, code = getattr(func, "__name__", ""), getattr(func, "__code__", None)
-    if "out" in kwargs or name in _WRITERS or (name.endswith("_") and not name.endswith("__")):
-        return True
-    names = () if code is None else code.co_varnames[: code.co_argcount]
-    return bool({**dict(zip(names, args, strict=False)), **kwargs}.get("inplace"))
-
-
-def _function_modes() -> list[Any]:
-    """The modes that see calls of torch functions, outermost first."""
-    return list(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]  # torch's
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +152,8 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
         try:
             held = Held([fn, *(leaf.constant for leaf in arguments.leaves if not leaf.is_tensor)])
 
-            def recorded(captured: Sequence[torch.Tensor]) -> Recording:
-                recorder = Recorder(fn, arguments, Watch(name, captured), held)
+            def recorded(captured: Sequence[torch.Tensor], looks_for_more: bool = True) -> Recording:
+                recorder = Recorder(fn, arguments, Watch(name, captured, looks_for_more), held)
                 return Recording(_exported(recorder, [*examples, *captured]), recorder, tuple(captured))
 
             for likely in (_captured_before(fn), likely_captured(fn)):
@@ -263,7 +162,7 @@ def record(name: str, fn: Callable[..., Any], arguments: Arguments, examples: Se
                     return found
             found = recorded(())
             if captured := found.recorder.watch.reached:
-                found = recorded(captured)
+                found = recorded(captured, looks_for_more=False)
                 _remember(fn, captured)
             return found
         except (Exception, SystemExit) as error:  # whatever the function raises is a fact about the function
@@ -315,7 +214,7 @@ def recorded_at_all_sizes(
     positional = tuple(dims.get(number) for number in range(len(args)))
     named = {name: dims.get(name) for name in kwargs}
     with quietly(), torch.no_grad(), _spelled_attention():
-        stand_ins = tree_map_only(torch.Tensor, _stand_in, (tuple(args), dict(kwargs)))
+        stand_ins = tree_map_only(torch.Tensor, like, (tuple(args), dict(kwargs)))
         capture = torch._dynamo.export(
             _Called(fn),
             dynamic_shapes={"args": positional} if args else {"kwargs": named},
@@ -405,12 +304,7 @@ def _types_of_results(program: ExportedProgram) -> list[torch.dtype | None]:
 
 
 def _exported(recorder: Recorder, examples: Sequence[torch.Tensor]) -> ExportedProgram:
-    return torch.export.export(recorder, tuple(map(_stand_in, examples)), strict=False)
-
-
-def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of its own that lies in memory alike, and shares neither that nor its values: export takes equal ones for one."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return torch.export.export(recorder, tuple(map(like, examples)), strict=False)
 
 
 def _refuse(name: str, error: Exception | SystemExit) -> NoReturn:

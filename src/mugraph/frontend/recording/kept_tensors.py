@@ -50,6 +50,11 @@ class Made:
                 if name in _SAME and tensor.dtype is operands[0].dtype and tensor.device == operands[0].device:
                     self._same[id(tensor)] = self._whole(operands[0])
 
+    def own(self, tensor: torch.Tensor) -> None:
+        """Take a tensor for one that the function has, and was made of none."""
+        self._alive.append(tensor)
+        self._sources[id(tensor)] = frozenset({id(tensor)})
+
     def is_same(self, tensor: torch.Tensor, other: Any) -> bool:
         """Whether a tensor is another one, or has all its numbers."""
         return tensor is other or (isinstance(other, torch.Tensor) and self._whole(tensor) == self._whole(other))

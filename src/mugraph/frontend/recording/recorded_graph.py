@@ -142,7 +142,8 @@ def recorded_graph(call: RecordedCall, fixed: Collection[str] = ()) -> RecordedG
     copy_returned(program.graph, constants)  # every call of the function makes them anew
     returned, changed = _outputs(program)
     read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users} | changed.keys()
-    captured = {name: source for name, (source, _) in captured_sources(call, program, read, arguments.values()).items()}
+    brought = captured_sources(call, program, read, arguments.values())
+    captured = {name: source for name, (source, _) in brought.read.items()}
     taken = {*arguments.values(), *(source.name for source in captured.values())}
     captured |= constant_sources(constants, taken)
     order = [*arguments, *captured]
@@ -158,7 +159,7 @@ def recorded_graph(call: RecordedCall, fixed: Collection[str] = ()) -> RecordedG
     layouts = tuple(tuple(values[name].stride()) for name in order)
     reads_memory = any(name_of(node) == "as_strided" for node in module.graph.nodes)
     strides = _strides(call, returned, order, layouts, reads_memory)
-    calling = FunctionCalling(call.name, call.arguments, tuple(captured.values()), results, strides, names)
+    calling = FunctionCalling(call.name, call.arguments, tuple(captured.values()), results, strides, names, asked=brought.asked)
     return RecordedGraph(module, calling, writes, layouts)
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from mugraph.errors import InvalidInput, NotAProgram, UnsupportedOperator
@@ -34,6 +35,9 @@ from mugraph.frontend.recording.returned import results_of
 from mugraph.frontend.rewriting.constants import KNOWN_MASKS, Constants, with_constants
 from mugraph.frontend.rewriting.graph_passes import copy_returned
 from mugraph.ir.scalar import Scalar
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+"""The classes of tensors that have numbers, or stand for one that has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def traced(call: RecordedCall) -> Traced:
     for placeholder, what in argument_names(recording, program).items():
         _check_numbers(f"argument {what}", values[placeholder])
     _refuse_mutation(call, program)
-    signature, captured = _signature(call, program)
+    signature, captured, asked = _signature(call, program)
     nodes = returned_nodes(program.graph)
     if not nodes:
         raise InvalidInput(f"{name} returns no tensor; return the tensors to compute")
@@ -76,7 +80,7 @@ def traced(call: RecordedCall) -> Traced:
     placeholders = list(signature.inputs)
     results = results_of(name, recording.returned, nodes, numbers, placeholders)
     strides = _strides(recording, values_of_placeholders(program.graph), results, placeholders)
-    return Traced(name, call.arguments, captured, results, strides, tuple(graph.input_names), graph)
+    return Traced(name, call.arguments, captured, results, strides, tuple(graph.input_names), graph, asked=asked)
 
 
 def _examples(name: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -91,6 +95,11 @@ def _examples(name: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapp
     with torch.no_grad():
         tensors = arguments.flatten(args, kwargs)
     for leaf, tensor in zip(arguments.tensors, tensors, strict=True):
+        if type(tensor) not in _PLAIN:
+            raise InvalidInput(
+                f"argument {leaf.name} of {name} is a {type(tensor).__name__}, and kernels read plain tensors: pass one, as "
+                "x.as_subclass(torch.Tensor) or what it is made of, or use torch.compile(backend='mugraph')"
+            )
         _check_place(f"argument {leaf.name}", tensor)
     if not tensors:
         raise InvalidInput(f"{name} is called without a tensor; a program needs at least one torch tensor as argument")
@@ -140,22 +149,33 @@ def _user_inputs(program: Calls) -> list[str]:
     return [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
 
 
-def captured_sources(
-    call: RecordedCall, program: Calls, read: Collection[str], taken: Collection[str]
-) -> dict[str, tuple[CapturedSource, torch.Tensor]]:
-    """By placeholder, of those in `read`, where the tensors come from that are no arguments; their names are none of `taken`.
+@dataclass(frozen=True, slots=True)
+class CapturedSources:
+    """Where the tensors come from that a function brings along."""
 
-    Those that the function itself writes down are the last ones.
-    """
+    read: Mapping[str, tuple[CapturedSource, torch.Tensor]]
+    """By placeholder, those that calls read; those that the function itself writes down are the last ones."""
+    asked: tuple[CapturedSource, ...]
+    """Those of which it asks for shape, type or the like, which are numbers by now, and that somebody may replace."""
+
+
+def captured_sources(call: RecordedCall, program: Calls, read: Collection[str], taken: Collection[str]) -> CapturedSources:
+    """Where the tensors come from that are no arguments, those of the placeholders in `read` being read; their names are none of
+    `taken`."""
     known, names, written = origins(call.fn), set(taken), call.recording.literals
     sources: dict[str, tuple[CapturedSource, torch.Tensor]] = {}
-    for placeholder, wanted, tensor in sorted(_captured(call.recording, program), key=lambda each: each[0] in written):
-        if placeholder in read:
-            ways = known.get(id(tensor), ())
-            name = unused_name(wanted or next((way.name for way in ways), "captured"), names)
-            sources[placeholder] = CapturedSource.of(name, tensor, ways, computed=placeholder in written), tensor
+    asked: list[CapturedSource] = []
+    for each in sorted(_captured(call.recording, program), key=lambda each: each.placeholder in written):
+        ways = known.get(id(each.tensor), ())
+        name = each.name or next((way.name for way in ways), "captured")
+        if each.placeholder in read:
+            name = unused_name(name, names)
+            source = CapturedSource.of(name, each.tensor, ways, computed=each.placeholder in written)
+            sources[each.placeholder] = source, each.tensor
             names.add(name)
-    return sources
+        elif each.reached and ways:
+            asked.append(CapturedSource.of_asked(name, each.tensor, ways, call.recording.recorder.watch.asks_for_strides))
+    return CapturedSources(sources, tuple(asked))
 
 
 def constant_sources(values: Constants, taken: Collection[str]) -> dict[str, CapturedSource]:
@@ -163,8 +183,9 @@ def constant_sources(values: Constants, taken: Collection[str]) -> dict[str, Cap
     return {name: CapturedSource.of(unused_name(name, set(taken)), tensor, (), computed=True) for name, tensor in values.items()}
 
 
-def _signature(call: RecordedCall, program: Calls) -> tuple[Signature, tuple[CapturedSource, ...]]:
-    """What the placeholders are, and where the captured tensors come from, in the order of the program's inputs.
+def _signature(call: RecordedCall, program: Calls) -> tuple[Signature, tuple[CapturedSource, ...], tuple[CapturedSource, ...]]:
+    """What the placeholders are, and where the captured tensors come from, in the order of the program's inputs; and those that
+    are none.
 
     What the function computes of no tensor becomes numbers, and further inputs that it brings along.
     """
@@ -173,7 +194,8 @@ def _signature(call: RecordedCall, program: Calls) -> tuple[Signature, tuple[Cap
     sources: list[CapturedSource] = []
     read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
     literals = call.recording.literals
-    for placeholder, (source, tensor) in captured_sources(call, program, read, inputs.values()).items():
+    brought = captured_sources(call, program, read, inputs.values())
+    for placeholder, (source, tensor) in brought.read.items():
         if placeholder in literals and tensor.dim() == 0 and _is_exact(tensor.item()):
             numbers[placeholder] = Scalar.of(tensor.item())
             continue
@@ -195,7 +217,7 @@ def _signature(call: RecordedCall, program: Calls) -> tuple[Signature, tuple[Cap
             continue
         inputs[placeholder] = source.name
         sources.append(source)
-    return Signature(inputs, numbers), tuple(sources)
+    return Signature(inputs, numbers), tuple(sources), brought.asked
 
 
 def _is_exact(number: Any) -> TypeGuard[int | float]:
@@ -203,17 +225,28 @@ def _is_exact(number: Any) -> TypeGuard[int | float]:
     return isinstance(number, int | float) and math.isfinite(number) and not is_negative_zero(number)
 
 
-def _captured(recording: Recording, program: Calls) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Placeholder, name in a module ("" where it has none) and value of the tensors that are no arguments; those without a name
-    come in the order in which the function comes to them."""
-    others = _user_inputs(program)[len(recording.recorder.arguments.tensors) :]
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """A tensor that is no argument: its placeholder, its name in a module ("" where it has none) and its value."""
+
+    placeholder: str
+    name: str
+    tensor: torch.Tensor
+    reached: bool
+    """Whether the function came to it, be it only to ask for its shape."""
+
+
+def _captured(recording: Recording, program: Calls) -> Iterator[_Captured]:
+    """The tensors that are no arguments; those without a name come in the order in which the function comes to them."""
+    others, watch = _user_inputs(program)[len(recording.recorder.arguments.tensors) :], recording.recorder.watch
     for spec in program.graph_signature.input_specs:
         if spec.kind is not InputKind.USER_INPUT:
-            yield spec.arg.name, _owned_name(str(spec.target)), _owned(recording, program, spec)
-    reached = {id(tensor): number for number, tensor in enumerate(recording.recorder.watch.reached)}
+            target, tensor = str(spec.target), _owned(recording, program, spec)
+            yield _Captured(spec.arg.name, _owned_name(target), tensor, target in watch.reached_of_modules)
+    reached = {id(tensor): number for number, tensor in enumerate(watch.reached)}
     captured = [*zip(others, recording.captured, strict=True)]
     for placeholder, tensor in sorted(captured, key=lambda each: reached.get(id(each[1]), len(reached))):
-        yield placeholder, "", tensor
+        yield _Captured(placeholder, "", tensor, id(tensor) in reached)
 
 
 def _owned(recording: Recording, program: Calls, spec: InputSpec) -> torch.Tensor:
