@@ -59,7 +59,8 @@ class BatchTable(BatchCalls[CapacityTable]):
         """What answers calls with these sizes, by name."""
         batch, length = sizes[self.samples.dim.name], sizes[self.length.name]
         chunks = self.plan(batch, length).chunks
-        return self.chunked(batch, length, chunks) if chunks else self.fn
+        brought = next(iter(self.function.masked.values())).brought
+        return brought.watching(self.chunked(batch, length, chunks)) if chunks else self.fn
 
     @property
     def error_bound(self) -> float | None:

@@ -26,7 +26,8 @@ class AtCapacity:
 
     Inputs are copied into slots, of which others than are held are 0, unless the size is the capacity. The memory for that is
     kept; of several threads one has it, and the others take new memory. Where `in_place` is given it is called instead, with the
-    inputs as they are, and `recognized` says what it returns for arguments that need not be looked at, or None. Safe to call from
+    inputs as they are, `recognized` says what it returns for arguments that need not be looked at, or None, and `at_once` gives
+    what does so for those of one size alone, of which so many are inputs. Safe to call from
     several threads if all of them are.
     """
 
@@ -38,9 +39,10 @@ class AtCapacity:
         device: torch.device,
         in_place: Callable[..., Sequence[Any]] | None = None,
         recognized: Callable[[Sequence[torch.Tensor]], Sequence[Any] | None] | None = None,
+        at_once: Callable[[Sequence[torch.Tensor], int], Callable[[Sequence[Any]], Any] | None] | None = None,
     ) -> None:
         self.graph, self.capacity, self.run, self.device, self.in_place = graph, capacity, run, device, in_place
-        self._recognized = recognized
+        self._recognized, self._at_once = recognized, at_once
         self._slots = capacity + graph.more
         self._lines = [_line(slots, self._slots, device) for slots in graph.slots]
         self._kept: dict[int, _Kept] = {}
@@ -71,6 +73,11 @@ class AtCapacity:
         size = shape[dim] - more if dim < len(shape) else 0
         made = self._recognized([*inputs, *self._told(size)]) if 0 < size <= self.capacity else None
         return None if made is None else self._held(size, made)
+
+    def at_once(self, size: int, inputs: Sequence[torch.Tensor]) -> Callable[[Sequence[Any]], Any] | None:
+        """What gives the outputs for inputs that cannot be told from these, and None for others; None where there is nothing that
+        is faster than looking at them."""
+        return None if self._at_once is None or self._varies else self._at_once([*inputs, *self._told(size)], len(inputs))
 
     def arguments(
         self, size: int, inputs: Sequence[torch.Tensor], kept: dict[int, _Kept] | None = None, behind: float = 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,6 +17,8 @@ from mugraph.sizes.growing_kernels import GrowingCall, growing_call
 from mugraph.sizes.masked_calls import MaskedCalls
 
 M = TypeVar("M", bound=MaskedCalls)
+_KNOWN = 4
+"""Kinds of tensors that calls of one size are recognized by."""
 
 
 @dataclass
@@ -39,6 +42,14 @@ class CapacityCalls(Generic[M]):
             self._calls[capacity] = self._call_at(capacity)
         return self._calls[capacity]
 
+    def at_size(self, capacity: int, size: int) -> Callable[..., Any]:
+        """What runs calls of one size by the kernels of a capacity."""
+        run = self.at(capacity)
+        if capacity not in self.in_place or not self.masked.takes_tensors:
+            return run
+        runner = self.runner(capacity, self.kernels[capacity], self.in_place[capacity])
+        return _AtSize(run, partial(runner.at_once, size), self.masked.unflatten)
+
     def _call_at(self, capacity: int) -> Callable[..., Any]:
         runner = self.runner(capacity, self.kernels[capacity], self.in_place.get(capacity))
         takes_tensors = self.masked.takes_tensors
@@ -54,8 +65,10 @@ class CapacityCalls(Generic[M]):
 
     def runner(self, capacity: int, result: Superoptimized, in_place: GrowingCall | None = None) -> AtCapacity:
         """What runs a result for the masked graph at a capacity, by kernels that read tensors where they lie if there are any."""
-        recognized = None if in_place is None else in_place.recognized
-        return AtCapacity(self.masked.graph, capacity, result, self.masked.inputs[0].device, in_place, recognized)
+        device = self.masked.inputs[0].device
+        if in_place is None:
+            return AtCapacity(self.masked.graph, capacity, result, device)
+        return AtCapacity(self.masked.graph, capacity, result, device, in_place, in_place.recognized, in_place.at_once)
 
     def growing(self, capacity: int, made: Superoptimized) -> GrowingCall | None:
         """What runs the kernels of a result on tensors where they lie; None where they cannot."""
@@ -101,6 +114,38 @@ class CapacityCalls(Generic[M]):
     def holding(self, size: int) -> list[int]:
         """The capacities that hold a size, the smallest first."""
         return sorted(capacity for capacity in self.kernels if capacity >= size)
+
+
+class _AtSize:
+    """Calls of one size: tensors that come again in the same way are recognized from the third call on, without anything that a
+    new size needs. Safe to call from several threads if `run` is."""
+
+    __slots__ = ("_called", "_known", "_recognizing", "_run", "_unflatten")
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        recognizing: Callable[[Sequence[Any]], Callable[[Sequence[Any]], Any] | None],
+        unflatten: Callable[[Sequence[Any]], Any],
+    ) -> None:
+        self._run, self._recognizing, self._unflatten = run, recognizing, unflatten
+        self._called = False
+        self._known: tuple[Callable[[Sequence[Any]], Any], ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns; raises ShapeMismatch and InvalidInput as `run` does."""
+        if kwargs:
+            return self._run(*args, **kwargs)
+        for known in self._known:
+            made = known(args)
+            if made is not None:
+                return self._unflatten(made)
+        returned = self._run(*args)
+        if self._called and len(self._known) < _KNOWN:
+            known_now = self._recognizing(args)
+            self._known += () if known_now is None else (known_now,)
+        self._called = True
+        return returned
 
 
 def looked_at(dim: Dim, capacity: int) -> list[int]:

@@ -78,11 +78,12 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         return min([*self.plans(size), ChunkPlan((), between(self.own, size))], key=lambda plan: plan.seconds)
 
     def run(self, size: int) -> Callable[..., Any]:
-        """What answers calls of that size; raises ShapeMismatch and InvalidInput as the results do."""
+        """What answers calls of that size; raises ShapeMismatch and InvalidInput as the results do, and where the function brings
+        other tensors along than it did."""
         chunks = self.plan(size).chunks
         if not chunks:
             return self.fn
-        return self.at(chunks[0].size)
+        return self.masked.brought.watching(self.at_size(chunks[0].size, size))
 
     @property
     def claim(self) -> str:

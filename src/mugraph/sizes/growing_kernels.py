@@ -6,8 +6,9 @@ tensors in memory for the capacity, with 0 behind them (docs/theory.md, "Lengths
 
 from __future__ import annotations
 
+import operator
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -103,6 +104,25 @@ class GrowingKernels:
                 return self._recognized(tensors, addresses)
         return None
 
+    def at_once(self, tensors: Sequence[torch.Tensor], given: int) -> Callable[[Sequence[Any]], list[Any] | None] | None:
+        """What gives the outputs for tensors in the place of the first `given` ones that cannot be told from these by shape,
+        strides or anything else, and the others stay; else None. It looks at nothing but that.
+
+        None where these are not recognized, as they have to be read one by one.
+        """
+        addresses = next((found for recognize in self._recognizers if (found := recognize(tensors)) is not None), None)
+        recognize = None if addresses is None else self._library.recognizer(tensors[:given])
+        if addresses is None or recognize is None or self._recognized(tensors, addresses) is None:
+            return None
+        run, told = self._run, self._told
+        kept, kept_addresses = [*tensors[given:], told.arguments], [*addresses[given:], told.address]
+
+        def outputs(tensors: Sequence[Any]) -> list[Any] | None:
+            addresses = recognize(tensors)
+            return None if addresses is None else run([*tensors, *kept], [*addresses, *kept_addresses])
+
+        return outputs
+
     def _recognized(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> list[torch.Tensor] | None:
         """The outputs for tensors that are read where they lie; None where their lengths differ, or are too large."""
         number, dim, more = self._along[0]
@@ -191,6 +211,23 @@ class GrowingCall:
         given = self.calling.plain(arguments, {})
         made = None if given is None else self.kernels.recognized(given)
         return None if made is None or given is None else self.calling.unflatten(made, given)
+
+    def at_once(self, arguments: Sequence[torch.Tensor], given: int) -> Callable[[Sequence[Any]], Any] | None:
+        """What returns what calls do with tensors that cannot be told from the first `given` arguments, of this very size, and
+        None for others; None where kernels read something else than the arguments in order, or nothing recognizes these."""
+        inputs = self.calling.plain(arguments, {})
+        if inputs is None or len(inputs) != len(arguments) or any(map(operator.is_not, inputs, arguments)):
+            return None
+        outputs = self.kernels.at_once(inputs, given)
+        if outputs is None:
+            return None
+        unflatten, kept = self.calling.unflatten, arguments[given:]
+
+        def returned(tensors: Sequence[Any]) -> Any:
+            made = outputs(tensors)
+            return None if made is None else unflatten(made, (*tensors, *kept))
+
+        return returned
 
 
 def argument_numbers(calling: Calling, example: Sequence[torch.Tensor]) -> list[int | None]:

@@ -90,7 +90,7 @@ class LoadedCapacities(Shared):
         return run(*tensors)
 
     def _run(self, size: int) -> Callable[..., Any]:
-        return self.capacities.at(self.plan(size).chunks[0].size)
+        return self.capacities.at_size(self.plan(size).chunks[0].size, size)
 
     def plan(self, size: int) -> ChunkPlan:
         """Which capacity runs a size; raises ShapeMismatch for one that is out of range."""

@@ -10,7 +10,7 @@ refused, with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from mugraph.frontend.symbolic_sizes.masked_axis import masked
 from mugraph.frontend.symbolic_sizes.slots import MaskedGraph
 from mugraph.ir.evaluate import evaluate
 from mugraph.ir.float_arithmetic import FloatArithmetic
+from mugraph.sizes.brought_tensors import BroughtTensors
 from mugraph.sizes.capacities import AtCapacity
 from mugraph.sizes.dims import Declared
 from mugraph.sizes.masked_calls import MaskedCalls
@@ -49,6 +50,9 @@ _SLOTS_MORE = 3
 """Slots behind the largest size that is looked at in float64."""
 
 
+_NOTHING = BroughtTensors()
+
+
 @dataclass(frozen=True, slots=True)
 class MaskedFunction(MaskedCalls):
     """A function that is one masked graph at every size of its dimension."""
@@ -58,6 +62,8 @@ class MaskedFunction(MaskedCalls):
     """The recorded calls, without masks."""
     sizes: tuple[int, ...]
     """At these its programs are compared."""
+    brought: BroughtTensors = _NOTHING
+    """What it brings along; nothing where no program was compared."""
 
     @property
     def claim(self) -> str:
@@ -101,10 +107,12 @@ def masked_function(
         with asked_outside_torch() as asked:
             found = masked_as_recorded(fn, declared, args, kwargs, deadline)
             sizes, name = found.sizes, found.dim.name
-            programs = dict[int, Traced]()
+            programs, own = dict[int, Traced](), list[Traced]()
             for size in sizes:
                 check_time(deadline, f"what it is at size {size} of {name}")
-                programs[size] = _checked_program(fn, found, size, *declared.resized((size,), args, kwargs))
+                traced, programs[size] = _checked_program(fn, found, size, *declared.resized((size,), args, kwargs))
+                own.append(traced)
+            found = replace(found, brought=BroughtTensors.of(own, (*found.original.parameters(), *found.original.buffers())))
         check_questions(asked)
         _check_values(found, programs, deadline)
     except SizeMatters:
@@ -140,9 +148,9 @@ def masked_as_recorded(
 
 def _checked_program(
     fn: Callable[..., Any], found: MaskedFunction, size: int, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Traced:
-    """The recorded calls at a size as a program; raises SizeMatters unless that of the function is proved to be the same, and
-    its results are memory of their own."""
+) -> tuple[Traced, Traced]:
+    """The function at a size as a program, and the recorded calls; raises SizeMatters unless one is proved to be the other, and
+    results are memory of their own."""
     examples = dict(kwargs) or tuple(args)
     asked = trace(fn, examples)
     check_memory(asked)
@@ -150,7 +158,7 @@ def _checked_program(
     pair = compared(asked, program, examples)
     if pair.mismatch is not None or not verify_graphs(pair.left, pair.right).equivalent:
         raise SizeMatters(f"its program at size {size} is another one than is recorded for all sizes")
-    return program
+    return asked, program
 
 
 def _check_values(found: MaskedFunction, programs: Mapping[int, Traced], deadline: Deadline) -> None:
