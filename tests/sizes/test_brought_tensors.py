@@ -23,9 +23,9 @@ class Weighted(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale = torch.nn.Buffer(torch.full((4,), 2.0))
+        self.scale: torch.Tensor = torch.nn.Buffer(torch.full((4,), 2.0))
         self.gain = torch.nn.Parameter(torch.randn(4))
-        self.asked = torch.nn.Buffer(torch.zeros(5, 2))
+        self.asked: torch.Tensor = torch.nn.Buffer(torch.zeros(5, 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x * self.scale).mean(0) * self.gain * self.asked.shape[0]

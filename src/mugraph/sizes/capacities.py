@@ -44,7 +44,8 @@ class AtCapacity:
         self.graph, self.capacity, self.run, self.device, self.in_place = graph, capacity, run, device, in_place
         self._recognized, self._at_once = recognized, at_once
         self._slots = capacity + graph.more
-        self._lines = [_line(slots, self._slots, device) for slots in graph.slots]
+        with torch.inference_mode(False):  # or calls tell them from those of others that were made outside
+            self._lines = [_line(slots, self._slots, device) for slots in graph.slots]
         self._kept: dict[int, _Kept] = {}
         self._one_at_a_time = threading.Lock()
         self._last_told: tuple[int, list[torch.Tensor]] = (0, [])

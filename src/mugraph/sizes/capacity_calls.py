@@ -35,6 +35,8 @@ class CapacityCalls(Generic[M]):
     """By capacity what calls of some sizes take; empty where nothing was measured."""
     _calls: dict[int, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
     """What runs each capacity: all sizes that one holds share its memory."""
+    _runners: dict[int, AtCapacity] = field(default_factory=dict, init=False, repr=False)
+    """What these call."""
 
     def at(self, capacity: int) -> Callable[..., Any]:
         """What runs calls of up to a capacity by its kernels; calls raise ShapeMismatch and InvalidInput as results do."""
@@ -47,11 +49,10 @@ class CapacityCalls(Generic[M]):
         run = self.at(capacity)
         if capacity not in self.in_place or not self.masked.takes_tensors:
             return run
-        runner = self.runner(capacity, self.kernels[capacity], self.in_place[capacity])
-        return _AtSize(run, partial(runner.at_once, size), self.masked.unflatten)
+        return _AtSize(run, partial(self._runners[capacity].at_once, size), self.masked.unflatten)
 
     def _call_at(self, capacity: int) -> Callable[..., Any]:
-        runner = self.runner(capacity, self.kernels[capacity], self.in_place.get(capacity))
+        runner = self._runners[capacity] = self.runner(capacity, self.kernels[capacity], self.in_place.get(capacity))
         takes_tensors = self.masked.takes_tensors
 
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -140,7 +140,7 @@ class CapacityTable(CapacityCalls[MaskedFunction]):
         sizes = [size for size in sorted(ends) if size in dim.sizes]
         for size in sizes:
             args, kwargs = tree_unflatten(self.masked.resized(size), self.masked.structure)
-            rivals = {f"{capacity}": self.at(capacity) for capacity in self.holding(size)} | {"own": self.fn}
+            rivals = {f"{capacity}": self.at_size(capacity, size) for capacity in self.holding(size)} | {"own": self.fn}
             runs = {"before": self.fn, **rivals}  # the first finds tensors of other sizes in caches
             calls |= {f"{name} {size}": machine.timed(partial(run, *args, **kwargs)).run for name, run in runs.items()}
         with torch.inference_mode():

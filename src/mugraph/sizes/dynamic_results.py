@@ -149,10 +149,12 @@ class DynamicSuperoptimized(Shared):
                 sizes: Sizes = (args[argument].shape[position],)
             else:
                 sizes = tuple([args[argument].shape[position] for argument, position in self._first])
-            for argument, position, number in self._others:
-                if args[argument].shape[position] != sizes[number]:
-                    return None
-            return self._runs.get(sizes)
+            run = self._runs.get(sizes)
+            if self.capacities is None or run is self.fn:  # kernels of a capacity look at all sizes
+                for argument, position, number in self._others:
+                    if args[argument].shape[position] != sizes[number]:
+                        return None
+            return run
         except (AttributeError, IndexError, TypeError):  # by keyword, or none that is declared
             return None
 

@@ -39,7 +39,8 @@ class Scaled(torch.nn.Module):
         self.unused = torch.nn.Parameter(table.clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * getattr(self, self.asked).shape[0]
+        asked: torch.Tensor = getattr(self, self.asked)
+        return x * asked.shape[0]
 
 
 def of_global(x: torch.Tensor) -> torch.Tensor:
@@ -214,7 +215,7 @@ class Product(torch.nn.Module):
 
     def __init__(self, *sizes: int) -> None:
         super().__init__()
-        self.asked = torch.nn.Buffer(torch.zeros(sizes))
+        self.asked: torch.Tensor = torch.nn.Buffer(torch.zeros(sizes))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x @ y * self.asked.shape[0], -1)
@@ -338,7 +339,8 @@ class Counting(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen, self.calls = torch.nn.Buffer(SEEN), CALLS
+        self.seen: torch.Tensor = torch.nn.Buffer(SEEN)
+        self.calls = CALLS
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += x.mean(0)

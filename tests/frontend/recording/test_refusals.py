@@ -34,6 +34,7 @@ class Image(torch.Tensor):
 
 
 OF_A_CLASS = WEIGHT.as_subclass(Image)
+TWO: torch.Tensor = TwoTensor(X, X)  # type: ignore[no-untyped-call]  # torch's
 
 
 def refusal(fn: Any, inputs: Any) -> MugraphError:
@@ -149,7 +150,7 @@ def test_inputs(inputs: Any, words: str) -> None:
         raise refused
 
 
-@pytest.mark.parametrize("given", [X.as_subclass(Image), TwoTensor(X, X), torch.masked.masked_tensor(X, X > 0)])
+@pytest.mark.parametrize("given", [X.as_subclass(Image), TWO, torch.masked.masked_tensor(X, X > 0)])
 def test_tensors_of_a_class_of_their_own_are_refused_with_a_remedy(given: torch.Tensor) -> None:
     refused = refusal(lambda x: x + 1, (given,))
     assert isinstance(refused, InvalidInput)
@@ -391,16 +392,18 @@ def with_gradients_on(x: torch.Tensor) -> torch.Tensor:
 def backwards(x: torch.Tensor) -> torch.Tensor | None:
     with torch.enable_grad():
         point = x.detach().requires_grad_()
-        point.exp().sum().backward()
+        point.exp().sum().backward()  # type: ignore[no-untyped-call]  # torch's
     return point.grad
 
 
 def with_a_jacobian(x: torch.Tensor) -> torch.Tensor:
-    return torch.autograd.functional.jacobian(lambda y: y.exp().sum(), x)
+    jacobian: torch.Tensor = torch.autograd.functional.jacobian(lambda y: y.exp().sum(), x)  # type: ignore[no-untyped-call]
+    return jacobian
 
 
 def with_a_transform(x: torch.Tensor) -> torch.Tensor:
-    return torch.func.grad(lambda y: y.exp().sum())(x)
+    gradient: torch.Tensor = torch.func.grad(lambda y: y.exp().sum())(x)
+    return gradient
 
 
 def of_a_class_of_its_own(x: torch.Tensor) -> torch.Tensor:
