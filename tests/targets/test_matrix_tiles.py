@@ -34,7 +34,7 @@ TYPES = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16, DType.INT8: torc
 SMALL = {"_PANEL": 32, "_PANEL_BYTES": 64, "_LEFT_BYTES": 64, "PackedTiles.sums_bytes": 1 << 13, "_ROWS": 64}
 """Panels of one step, several blocks of columns and of rows."""
 UNITS = pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
-GAP = 24
+GAP = 32
 """Elements behind the last one of a row, if rows do not follow each other, and behind a matrix."""
 
 
@@ -232,7 +232,7 @@ def test_rows_of_the_target_that_compete_for_a_set_of_the_cache(real: bool, rows
 
 def text_of(case: Case) -> str:
     writer = case.writer()
-    print_matmul(writer, case.statement())
+    print_matmul(writer, case.statement(), 1 if case.bounded else None)
     return "\n".join(writer.lines)
 
 
@@ -243,6 +243,30 @@ def test_shapes_of_registers_are_said_once(rows: int, weight: DType | None) -> N
     text = text_of(Case(max(rows, 33) if weight is None else rows, 512, 96, weight=weight))
     assert text.count("SHAPE_TILES(") == 1
     assert "\n        SHAPE_TILES(" in text, "it stands in the loop over the batch alone"
+
+
+@pytest.mark.parametrize(
+    ("case", "copied"),
+    [
+        (Case(8, 512, 96, weight=DType.BF16), False),
+        (Case(23, 512, 96, weight=DType.BF16), False),
+        (Case(48, 512, 96, weight=DType.INT8), False),
+        (Case(64, 512, 96, batch=2), False),
+        (Case(40, 512, 96, weight=DType.BF16), True),  # registers of the last rows would be filled from behind them
+        (Case(48, 512, 96, weight=DType.BF16, bounded=True), True),
+        (Case(48, 40, 96), True),
+        (Case(48, 512, 96, weight=DType.BF16, gap=8), True),
+        (Case(48, 512, 96, weight=DType.BF16, left=DType.FP32), True),
+        (Case(48, 512, 96, weight=DType.BF16, left_turned=True), True),
+        (Case(48, 512, 96, weight=DType.BF16, every_other=True), True),
+        (Case(512, 4096, 96, weight=DType.BF16), True),  # rows that compete for sets of the second-level cache
+        (Case(512, 4064, 96, weight=DType.BF16), False),
+    ],
+)
+def test_left_factors_are_read_where_they_lie_if_registers_are_filled_so(case: Case, copied: bool) -> None:
+    assert ("left_a" in text_of(case)) == copied
+    if case.depth < 4000:
+        is_right(case, find_compiler().vectors.tiles)
 
 
 def test_numbers_of_8_bits_are_widened_once_for_several_groups_of_rows() -> None:

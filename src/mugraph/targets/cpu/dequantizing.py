@@ -390,6 +390,10 @@ class DequantizingTiles(PackedTiles):
         """What is applied to each number, by name."""
         return _lines(self.of.made)
 
+    @property
+    def copies(self) -> bool:
+        return super().copies or self.strips.fours
+
     def print_left(self, depth: int, held: int) -> None:
         super().print_left(depth, held)
         if self.strips.fours:
@@ -436,6 +440,11 @@ class ScaledTiles(DequantizingTiles):
         if self.adds:
             self.writer.line(f"float sums_a[{self.rows * (self.depth // self.span)}];")
         super().write()
+
+    @property
+    def copies(self) -> bool:
+        """Also where the copy is summed up."""
+        return super().copies or self.adds
 
     def print_left(self, depth: int, held: int) -> None:
         """Also sum the left factor up for each span of k."""

@@ -11,11 +11,13 @@ full, too, where there are several groups of them, and what is summed up beside 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
+from mugraph.lower.argument_strides import has_arguments
 from mugraph.lower.tile_form import Matmul, Strips, Tile
 from mugraph.targets.c_text import sum_of
 from mugraph.targets.cpu.panels import COPIED_BYTES, Panels
@@ -36,7 +38,9 @@ _PANEL_BYTES = 1 << 20
 _PANEL = 256
 """Rows of a panel otherwise: a strip of one stays in the first-level cache while further rows of the left factor meet it."""
 _LEFT_BYTES = 1 << 20
-"""What the left factor may take of the second-level cache, if strips are to meet all panels of it, one strip after the other."""
+"""What the left factor may take of the second-level cache, if a few strips at a time are to meet all panels of it."""
+_SECOND_WAY_BYTES = 1 << 17
+"""Lines so far apart, or a multiple of it, compete for the same ways of the second-level cache."""
 _LOW, _STRIPS = 64, 8
 """Of more rows than these, so many strips are written to the target together: rows of it lie in pages of their own."""
 _WRITTEN = 16
@@ -172,6 +176,16 @@ class PackedTiles(Panels):
         return self.block < self.columns
 
     @property
+    def copies(self) -> bool:
+        """Not where rows of the left factor lie as registers are filled, in whole lines, of which few compete for a set."""
+        left, rows = self.product.left, self.rows
+        row, *starts = (DType.BF16.bytes * step for step in (left.strides[-2], *left.strides[:-2], *left.start.parts))
+        lies = self.writer.dtype(left) is DType.BF16 and left.strides[-1] == 1 and left.lookup is None
+        whole = left.shape[-1] == self.depth and (self.exact or (rows % SIDE == 0 and self.bound is None))
+        lines = all(step % CACHE_LINE == 0 and not has_arguments(step) for step in (row, *starts))
+        return not (lies and whole and lines and rows * math.gcd(row, _SECOND_WAY_BYTES) <= _LEFT_BYTES)
+
+    @property
     def widens(self) -> bool:
         """Whether the right factor becomes pairs of bf16 on the way to the unit."""
         return self.right.is_whole
@@ -182,7 +196,8 @@ class PackedTiles(Panels):
         self.writer.line("SHAPE_TILES(shapes)")
         with ExitStack() as memories:
             panels = -(-self.depth // self.panel_rows) if self.keeps else 1
-            memories.enter_context(self.memory(self.copied, "left_a", self.high * panels * self.panel_rows))
+            left = self.high * panels * self.panel_rows if self.copies else 0
+            memories.enter_context(self.memory(self.copied, "left_a", left))
             sums = self.high * self.block if self.holds and self.several else 0
             memories.enter_context(self.memory(DType.FP32, "sums", sums))
             if self.widens:
@@ -212,7 +227,7 @@ class PackedTiles(Panels):
 
     def print_left_of(self, block: Run, depth: int, held: int) -> None:
         """Copy a panel of the left factor before the first columns meet it."""
-        if block.start == 0:
+        if block.start == 0 and self.copies:
             with ExitStack() as first:
                 if block.count > 1:
                     first.enter_context(self.writer.block("if (j0 == 0)"))
@@ -309,9 +324,16 @@ class PackedTiles(Panels):
             self.load_right(v, columns)
             for r in stacked:
                 if v == 0:
-                    place = self.left_at(depth, "k - k0", f"(i + {SIDE * r})")
-                    self.writer.line(f"LOAD_TILE({_LEFT + r}, {place}, {STEP * DType.BF16.bytes});")
+                    self.load_left(r, depth)
                 self.writer.line(f"MULTIPLY_TILES({r * self.across + v}, {_LEFT + r}, {self.register(v)});")
+
+    def load_left(self, r: int, depth: int) -> None:
+        """Load what the left factor has at k in 16 rows into their register."""
+        left, row = self.product.left, f"(i + {SIDE * r})"
+        place, stride = self.left_at(depth, "k - k0", row), STEP
+        if not self.copies:
+            place, stride = self.address("a", left, row, "k"), left.strides[-2]
+        self.writer.line(f"LOAD_TILE({_LEFT + r}, {place}, {stride * DType.BF16.bytes});")
 
     def load_right(self, v: int, columns: int) -> None:
         """Load the pairs of 16 columns of a strip into their register."""
