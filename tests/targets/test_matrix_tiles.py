@@ -7,7 +7,10 @@ product has none: those of the target stay, and those of the factors show in no 
 from __future__ import annotations
 
 import ctypes
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -255,6 +258,8 @@ def test_shapes_of_registers_are_said_once(rows: int, weight: DType | None) -> N
         (Case(40, 512, 96, weight=DType.BF16), True),  # registers of the last rows would be filled from behind them
         (Case(48, 512, 96, weight=DType.BF16, bounded=True), True),
         (Case(48, 40, 96), True),
+        (Case(32, 64, 528, weight=DType.BF16), False),
+        (Case(48, 64, 528, weight=DType.BF16), True),  # so many columns are worth a copy
         (Case(48, 512, 96, weight=DType.BF16, gap=8), True),
         (Case(48, 512, 96, weight=DType.BF16, left=DType.FP32), True),
         (Case(48, 512, 96, weight=DType.BF16, left_turned=True), True),
@@ -275,3 +280,20 @@ def test_numbers_of_8_bits_are_widened_once_for_several_groups_of_rows() -> None
     inside = many[many.index("for (long i = 0; i < 96; i += 32)") :]
     assert "widen_rows_int8" not in inside
     assert "widen_rows_int8" in many
+
+
+def test_a_process_that_loads_an_object_for_the_matrix_unit_asks_for_it() -> None:
+    """It is what the system has to be asked for by each process, also where kernels were made by another one."""
+    if not find_compiler().vectors.tiles:
+        pytest.skip("this host has no matrix unit, or does not let us use it")
+    script = """
+import torch
+from targets.test_matrix_tiles import Case
+given = torch.ones(1 << 14, dtype=torch.bfloat16)
+made = torch.zeros(1 << 14, dtype=torch.bfloat16)
+Case(48, 64, 48).function(real=True)(given.data_ptr(), given.data_ptr(), made.data_ptr(), 48)
+assert (made[: 48 * 48] == 64).all()
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr)

@@ -39,6 +39,8 @@ _PANEL = 256
 """Rows of a panel otherwise: a strip of one stays in the first-level cache while further rows of the left factor meet it."""
 _LEFT_BYTES = 1 << 20
 """What the left factor may take of the second-level cache, if a few strips at a time are to meet all panels of it."""
+_NARROW = 512
+"""Columns for which the left factor of several groups of rows is not copied, if it need not be."""
 _SECOND_WAY_BYTES = 1 << 17
 """Lines so far apart, or a multiple of it, compete for the same ways of the second-level cache."""
 _LOW, _STRIPS = 64, 8
@@ -161,6 +163,11 @@ class PackedTiles(Panels):
         return self.high * self.depth * DType.BF16.bytes <= _LEFT_BYTES
 
     @property
+    def strip_by_strip(self) -> bool:
+        """Whether a strip meets several panels of the left factor before the next one does."""
+        return self.left_stays and self.several and self.block == self.strips.width
+
+    @property
     def at_once(self) -> bool:
         """Whether the sums of a group are written to the target as they leave the registers, and not with those beside them."""
         return self.block <= self.strips.width or not self.several
@@ -177,13 +184,15 @@ class PackedTiles(Panels):
 
     @property
     def copies(self) -> bool:
-        """Not where rows of the left factor lie as registers are filled, in whole lines, of which few compete for a set."""
+        """Not where rows of the left factor lie as registers are filled, in whole lines, of which few compete for a set, and few
+        columns meet them: rows that lie in pages of their own are read more slowly."""
         left, rows = self.product.left, self.rows
         row, *starts = (DType.BF16.bytes * step for step in (left.strides[-2], *left.strides[:-2], *left.start.parts))
         lies = self.writer.dtype(left) is DType.BF16 and left.strides[-1] == 1 and left.lookup is None
+        few = self.groups == 1 or self.columns <= _NARROW
         whole = left.shape[-1] == self.depth and (self.exact or (rows % SIDE == 0 and self.bound is None))
         lines = all(step % CACHE_LINE == 0 and not has_arguments(step) for step in (row, *starts))
-        return not (lies and whole and lines and rows * math.gcd(row, _SECOND_WAY_BYTES) <= _LEFT_BYTES)
+        return not (lies and few and whole and lines and rows * math.gcd(row, _SECOND_WAY_BYTES) <= _LEFT_BYTES)
 
     @property
     def widens(self) -> bool:
@@ -356,13 +365,17 @@ class PackedTiles(Panels):
         at, wide = self.strips_at(), rounded(self.columns, SIDE)
         strip = sum_of([*at, f"{wide} * k0", f"{depth} * j"])
         self.writer.line(f"const {self.right}_t *const strip = {strip};")
-        if self.left_stays and self.block == self.strips.width and self.several:
+        if self.strip_by_strip:
             below = sum_of([*at, f"{wide} * (k0 + {depth})", f"{self.panel_rows} * j"])
             beside = sum_of([*at, f"{self.panel_rows} * (j + {columns})"])
             self.writer.line(f"const {self.right}_t *const next = k0 + {depth} < {self.depth} ? {below} : {beside};")
 
     def following(self, columns: int) -> str:
-        return "next" if self.left_stays and self.block == self.strips.width and self.several else super().following(columns)
+        return (
+            f"next + {columns} * (k - k0)"
+            if self.left_stays and self.block == self.strips.width and self.several
+            else super().following(columns)
+        )
 
     def prefetch(self, columns: int) -> None:
         """Ask for what a single group of rows reads next into the cache that registers are filled from."""

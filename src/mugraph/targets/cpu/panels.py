@@ -78,8 +78,8 @@ class Panels(Packed):
         """What is done with a strip's panel before groups of rows meet it."""
 
     def following(self, columns: int) -> str:
-        """Address of what is read after a strip."""
-        return f"strip + {columns * self.panel_rows}"
+        """Address of what is read after a strip, as far on as k is in it."""
+        return f"strip + {columns} * ({self.panel_rows} + k - k0)"
 
     def panels_held(self) -> Iterator[tuple[Run, int]]:
         """Panels, and how many values of k of each the factors have: an odd number of these has zeros behind it in copies."""
@@ -98,7 +98,7 @@ class Panels(Packed):
         count = -(-self.steps * columns // (line * self.groups))
         for number in range(count):
             part = f"{line} * ({count} * (i / {self.group}) + {number})"
-            self.writer.line(f"__builtin_prefetch({self.following(columns)} + {columns} * (k - k0) + {part}, 0, 2);")
+            self.writer.line(f"__builtin_prefetch({self.following(columns)} + {part}, 0, 2);")
 
 
 def strips_in_panels(product: Matmul, right: DType, vectors: Vectors, copied: bool = False) -> Strips | None:
