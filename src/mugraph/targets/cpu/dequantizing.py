@@ -156,7 +156,9 @@ def applied_behind(product: Matmul, left: DType) -> bool:
 def dequantizing_form(writer: Writer, product: Matmul) -> type[Dequantizing | DequantizingTiles]:
     """The form of a product whose right factor is made of numbers."""
     unit = _unit(product, writer.dtype(product.left), writer.dtype(product.right), writer.vectors)
-    return {_Unit.VECTORS: Dequantizing, _Unit.TILES: DequantizingTiles, _Unit.TILES_BEHIND: ScaledTiles}[unit]
+    if unit is _Unit.VECTORS:
+        return Dequantizing
+    return DequantizingTiles if unit is _Unit.TILES else ScaledTiles
 
 
 class _Made:
