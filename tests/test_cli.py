@@ -23,7 +23,7 @@ from mugraph.cli.output import dropped
 from mugraph.devices.host import available_cores
 from mugraph.lower.pipeline import PIPELINE
 from mugraph.lower.tile_text import parse_kernel
-from mugraph.pieces import kept_joins, library_ways, piece_optimizer, whole_calls
+from mugraph.pieces import kept_joins, kept_plans, library_ways, piece_optimizer, whole_calls
 from mugraph.results.data import Rejection
 from mugraph.runtime import baselines
 from mugraph.search import structure_cache
@@ -398,6 +398,18 @@ def test_cache_is_listed_and_removed(
     assert listed(capsys) == []
 
 
+@pytest.mark.parametrize(("kind", "left"), [("duel", {"calls"}), ("library", {"duel", "calls"}), ("calls", {"duel", "plan"})])
+def test_how_graphs_are_cut_is_forgotten_with_what_it_rests_on(
+    kind: str, left: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
+    for kept in ("duel", "calls", "plan"):
+        Store().put(kept, "key", {"n": 1})
+    assert main(["cache", "rm", kind]) == 0
+    capsys.readouterr()
+    assert {entry["kind"] for entry in listed(capsys)} == left
+
+
 def test_the_list_of_what_is_kept_says_when_and_of_what(
     program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -421,8 +433,8 @@ def test_kinds_that_do_not_exist_are_refused(
     for command in ("ls", "rm"):
         assert main(["cache", command, "results"]) == 2
         assert "'results'" in (line := error_line(capsys))
-        assert "result, structures, duel, calls, library, joins, cubin, kernel" in line
-    pieces = {piece_optimizer.KIND, library_ways.KIND, kept_joins.KIND, whole_calls.KIND}
+        assert "result, structures, duel, calls, library, joins, plan, cubin, kernel" in line
+    pieces = {piece_optimizer.KIND, library_ways.KIND, kept_joins.KIND, kept_plans.KIND, whole_calls.KIND}
     assert {result_cache.KIND, structure_cache.KIND, nvrtc.KIND} | pieces == set(KINDS) - {"kernel"}
     assert len(listed(capsys, "result")) == 1
     assert listed(capsys, "duel") == []

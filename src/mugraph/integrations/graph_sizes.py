@@ -79,7 +79,7 @@ def at_all_sizes(
     """
     numbers = numbers_of(module)
     if numbers == ():
-        return optimized(options, module, {}, graph, options.budget, changed, original).forward
+        return optimized(options, module, None, graph, options.budget, changed, original).forward
     graphs: GraphsByForm = {}
     later = graph.later if options.background else None
     masked_run = functools.partial(_with_masked_parts, options, graphs, graph, {})
