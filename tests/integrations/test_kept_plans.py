@@ -117,6 +117,22 @@ def test_lookups_that_are_repeated_are_part_of_the_plan(tmp_path: Path) -> None:
     assert plan_of(Store(tmp_path))[1]["repeated"]
 
 
+def test_a_graph_that_was_changed_otherwise_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store, plans = Store(tmp_path), optimized_graph.plans
+
+    def changing(module: torch.fx.GraphModule, *given: Any, **named: Any) -> Any:
+        made = plans(module, *given, **named)
+        call = next(node for node in module.graph.nodes if node.op == "call_function")
+        with module.graph.inserting_after(call):
+            module.graph.call_function(torch.ops.aten.neg.default, (call,))
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optimized_graph, "plans", changing)
+        answered(Small().eval(), store)
+    assert not [each for each in store.entries() if each.kind == kept_plans.KIND]
+
+
 def test_other_weights_are_cut_alike_and_give_their_own_results(cuts: list[int], tmp_path: Path) -> None:
     answered(Small().eval(), Store(tmp_path))
     answered(Small().eval(), Store(tmp_path))

@@ -13,6 +13,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,11 +95,13 @@ class KeptPlan:
         pieces = (*plan.partition.pieces, *plan.lost)
         plain = plan.layout is Layout.CONTIGUOUS and not any(piece.images or piece.image_results for piece in pieces)
         if plain and not self.optimizer.may_go_on(pieces):
-            self.store.put(KIND, self.key, self._document(plan))
+            with suppress(InvalidInput):  # it is made anew
+                self.store.put(KIND, self.key, self._document(plan))
 
     # --- as JSON values ---
 
     def _document(self, plan: Plan) -> dict[str, Any]:
+        """A plan as `_plan` reads it; raises InvalidInput where cutting the graph did more to it than to repeat calls."""
         numbers = {node: number for number, node in enumerate(self.nodes)}
         repeated = [node for node in self.graph.nodes if node not in numbers]
         sources = [numbers[_original(node, numbers)] for node in repeated]
@@ -190,10 +193,13 @@ def _seconds(budget: float | None) -> float:
 
 
 def _original(node: fx.Node, known: Container[fx.Node]) -> fx.Node:
-    """The call that another one repeats, which stands right behind it."""
-    while node not in known:
-        node = node.prev
-    return node
+    """The call that another one repeats, which stands right behind it; raises InvalidInput where it does not."""
+    source = node.prev
+    while source not in known and source.op == "call_function":
+        source = source.prev
+    if source not in known or (source.target, source.args, source.kwargs) != (node.target, node.args, node.kwargs):
+        raise InvalidInput(f"{node.name} repeats no call")
+    return source
 
 
 def _parts(kernel: LibraryKernel) -> tuple[tuple[fx.Node | None, ...], ...]:
