@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from mugraph.integrations import optimized_graph
+from mugraph.integrations import background, optimized_graph
 from mugraph.integrations.torch_compile import Compiled, compilations
+from mugraph.integrations.whole_graph import WholeGraph
 from mugraph.pieces import kept_plans, piece_optimizer
 from mugraph.pieces.library_ways import Library
+from mugraph.pieces.plan import plans
 from mugraph.runtime.benchmarking import Duel
 from mugraph.support.store import Store
 
@@ -46,7 +48,8 @@ class Looked(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         rows: torch.Tensor = self.table(tokens)
-        return rows + self.small(rows)
+        result: torch.Tensor = rows + self.small(rows)
+        return result
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +58,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fresh_process()
     compilations.clear()
     monkeypatch.setattr(piece_optimizer, "against", lambda *_: WON)
-    monkeypatch.setattr(optimized_graph.WholeGraph, "compared", lambda *_: None)
+    monkeypatch.setattr(WholeGraph, "compared", lambda *_: None)
     yield
     torch._dynamo.reset()
 
@@ -63,7 +66,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many calls the graphs have that were cut."""
-    made, plans = list[int](), optimized_graph.plans
+    made = list[int]()
 
     def counted(module: torch.fx.GraphModule, *given: Any, **named: Any) -> Any:
         made.append(len(module.graph.nodes))
@@ -118,7 +121,7 @@ def test_lookups_that_are_repeated_are_part_of_the_plan(tmp_path: Path) -> None:
 
 
 def test_a_graph_that_was_changed_otherwise_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    store, plans = Store(tmp_path), optimized_graph.plans
+    store = Store(tmp_path)
 
     def changing(module: torch.fx.GraphModule, *given: Any, **named: Any) -> Any:
         made = plans(module, *given, **named)
@@ -289,7 +292,7 @@ def test_who_asks_for_something_else_cuts_by_himself(
     fresh_process()
     with torch.inference_mode():
         compiled(model, store, **options)(X)
-        assert optimized_graph.queue.wait(300.0)
+        assert background.wait(300.0)
     assert len(cuts) == 2
     assert plan_of(store) == before
 

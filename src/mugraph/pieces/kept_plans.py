@@ -25,7 +25,7 @@ from mugraph.errors import InvalidInput
 from mugraph.frontend.operators.torch_casts import note_roundings
 from mugraph.frontend.partitioning.library import LibraryKernel, is_constant, linear_layers
 from mugraph.frontend.partitioning.partition import Known, Left, Partition, Piece, piece_of
-from mugraph.frontend.partitioning.splice import can_run, nodes_of
+from mugraph.frontend.partitioning.splice import Step, can_run, nodes_of
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import other_ways
 from mugraph.pieces.packed_memory import packed_by_kernels, within_memory
@@ -175,7 +175,7 @@ class KeptPlan:
 
     def _check(self, cut: Partition) -> None:
         """Raise InvalidInput unless each call of the graph is in one step, and no steps wait for each other."""
-        steps = (*cut.pieces, *cut.left, *cut.library)
+        steps: tuple[Step, ...] = (*cut.pieces, *cut.left, *cut.library)
         calls = Counter(node for step in steps for node in nodes_of(step))
         if calls != Counter(node for node in self.graph.nodes if node.op == "call_function"):
             raise InvalidInput("it has other calls")
