@@ -34,13 +34,13 @@ from gpu_order import ranking
 from kept import Record, records
 from mugraph.devices import Device, device_for
 from mugraph.frontend import trace
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower import construct
 from mugraph.runtime import build
 from mugraph.search import search
 from mugraph.search.algorithm1.candidates import predicted_seconds
+from mugraph.search.scheduling.product_rates import with_product_rate
 
 RESULT = Path(__file__).parent / "results" / "cpu-order.json"
 PROGRAMS = ("rmsnorm", "gated-mlp", "lora", "swiglu")
@@ -68,20 +68,21 @@ def case_of(program: str, rows: int, dtype: str) -> cpu.Case:
     return cpu.Case(Attention(), tuple(torch.randn(1, rows, HEADS * 64).to(cpu.DTYPES[dtype]) for _ in range(3)))
 
 
-def candidates(case: cpu.Case, most: int, device: Device) -> list[Graph]:
-    """The best candidates of a case, by rank, its weights constant."""
+def program_of(case: cpu.Case) -> Graph:
+    """The program of a case, its weights constant."""
     program = trace(case.module, case.inputs).graph
     names = [str(program.nodes[index]["name"]) for index, node in enumerate(program.nodes) if node.is_input]
-    constant = program.with_constants(names[len(case.inputs) :])
-    return [construct(candidate.graph) for candidate in search(constant, device).candidates[:most]]
+    return program.with_constants(names[len(case.inputs) :])
 
 
 def measured(program: str, rows: int, dtype: str, most: int) -> Record:
     """The points of a case: each candidate's muGraph, predicted and measured seconds."""
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    case, device = case_of(program, rows, dtype), machine(program, dtype)
-    graphs = candidates(case, most, device)
+    case = case_of(program, rows, dtype)
+    searched = program_of(case)
+    device = machine(searched)
+    graphs = [construct(candidate.graph) for candidate in search(searched, device).candidates[:most]]
     tensors = [*case.inputs, *case.module.state_dict().values()]
     runs = [_called(graph, tensors) for graph in graphs]
     times = _in_turns(runs)
@@ -94,13 +95,12 @@ def measured(program: str, rows: int, dtype: str, most: int) -> Record:
         }
         for graph, taken in zip(graphs, times, strict=True)
     ]
-    return {"points": points, **summed_up(points)}
+    return {"searched": graph_to_json(searched), "points": points, **summed_up(points)}
 
 
-def machine(program: str, dtype: str) -> Device:
-    """This machine as costs see it in a program: it multiplies by packed weights, or by matrices of a batch."""
-    device = device_for("cpu")
-    return device.with_batches(DType.parse(dtype)) if program == ATTENTION else device.with_packed_weights()
+def machine(program: Graph) -> Device:
+    """This machine as costs see it in a program: it multiplies by packed weights, or by matrices of a batch, and so many rows."""
+    return with_product_rate(program, device_for("cpu"))
 
 
 def _called(graph: Graph, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
@@ -147,7 +147,7 @@ def _predicted(entry: Record) -> float:
 
 def again(record: Record) -> Record:
     """A record as this version predicts its candidates."""
-    device = machine(record["program"], record["dtype"])
+    device = machine(graph_from_json(record["searched"]))
     points = [{**p, "predicted": predicted_seconds(graph_from_json(p["graph"]), device)} for p in record["points"]]
     return {**record, "points": points, **summed_up(points)}
 

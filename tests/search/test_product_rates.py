@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mugraph.devices import Device, device_for, roofline_seconds
-from mugraph.devices.device import PRODUCT_EFFICIENCY
+from mugraph.devices.device import PRODUCT_EFFICIENCY, ProductRate, ProductRates, RightFactor
 from mugraph.ir import DType, Graph
 from mugraph.ir.program import Program
 from mugraph.lower import construct
@@ -33,9 +33,12 @@ CPU = replace(
     vector_flops=58e9,
     matmul_flops={DType.FP32: 117e9, DType.BF16: 235e9, DType.FP16: 117e9, DType.FP64: 58e9},
     product_efficiency=PRODUCT_EFFICIENCY,
-    packed_efficiency=0.95,
-    batched_efficiency={DType.FP32: 0.9, DType.BF16: 0.75},
-    library_efficiency={DType.FP16: 0.15},
+    library_products={DType.FP16: ProductRate.of(0.15)},
+    products={
+        RightFactor.PLAIN: ProductRates(library={DType.FP16: ProductRate.of(0.15)}),
+        RightFactor.PACKED: ProductRates(dict.fromkeys((DType.FP32, DType.BF16, DType.FP16), ProductRate.of(0.95))),
+        RightFactor.BATCHED: ProductRates({DType.FP32: ProductRate.of(0.9), DType.BF16: ProductRate.of(0.75)}),
+    },
 )
 """One core of the machine that was measured."""
 COARSE = Options(finer_tier_seconds=0.0)
@@ -105,7 +108,7 @@ def library_product(heads_inside: bool, dtype: DType) -> float:
     shape = (128, 12, 64) if heads_inside else (12, 128, 64)
     order = (1, 0, 2) if heads_inside else (0, 1, 2)
     q, k = (p.input(name, shape, dtype).permute(*order) for name in "qk")
-    found = search(finished(p, q @ k.transpose(-2, -1)), replace(CPU, library_efficiency={}), options=COARSE).candidates
+    found = search(finished(p, q @ k.transpose(-2, -1)), replace(CPU, library_products={}, products={}), options=COARSE).candidates
     return min(candidate.cost for candidate in found if has_product(construct(candidate.graph)))
 
 
@@ -126,7 +129,7 @@ def test_kernels_multiply_what_the_library_multiplies_element_by_element() -> No
     """However many rows there are: PyTorch has no instructions for fp16 on that machine, and was predicted at those for fp32."""
     program = product((512, 2048), (2048, 2048), DType.FP16)
     assert not has_product(construct(search(program, with_product_rate(program, CPU), options=COARSE).candidates[0].graph))
-    other = replace(CPU, library_efficiency={})
+    other = replace(CPU, library_products={}, products={})
     assert has_product(construct(search(program, with_product_rate(program, other), options=COARSE).candidates[0].graph))
 
 

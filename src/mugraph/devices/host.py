@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mugraph.devices.device import PRODUCT_EFFICIENCY, Device
+from mugraph.devices.device import NOT_MEASURED, Device, ProductRate, ProductRates, RightFactor
 from mugraph.ir.dtypes import DType
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -36,7 +36,7 @@ def host_cpu() -> Device:
 def _host_of(cores: int) -> Device:
     facts = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
     isa = instruction_set(facts["instruction_sets"], processor_features(_PROCESSOR))
-    memory = facts["memory"]
+    memory, products = facts["memory"] | isa.get("memory", {}), product_rates(isa.get("products", {}))
     return Device(
         name=f"{platform.machine()} CPU, {cores} cores, {isa['name']}",
         target="cpu",
@@ -56,14 +56,27 @@ def _host_of(cores: int) -> Device:
         resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
         first_level_bytes=memory["first_level_bytes"] // 2,
         last_level_bytes=cache_bytes(_CACHES, 3, memory["l3_bytes_unknown"]),
-        packed_efficiency=isa.get("packed_efficiency", PRODUCT_EFFICIENCY),
-        batched_efficiency={DType.parse(dtype): share for dtype, share in isa.get("batched_efficiency", {}).items()},
-        library_efficiency={DType.parse(dtype): share for dtype, share in isa.get("library_efficiency", {}).items()},
+        library_products=products.get(RightFactor.PLAIN, NOT_MEASURED).library,
+        products=products,
         operands_in_place=True,
         packs_weights=True,
         scans=True,
         skips_iterations=True,
     )
+
+
+def product_rates(kinds: dict[str, Any]) -> dict[RightFactor, ProductRates]:
+    """The rates of products of a description: by what is multiplied by, who multiplies, the type, and rows."""
+
+    def rate(shares: dict[str, float]) -> ProductRate:
+        return ProductRate(tuple(sorted((int(rows), share) for rows, share in shares.items())))
+
+    return {
+        RightFactor(kind): ProductRates(
+            **{who: {DType.parse(dtype): rate(shares) for dtype, shares in rates.items()} for who, rates in both.items()}
+        )
+        for kind, both in kinds.items()
+    }
 
 
 def available_cores() -> int:

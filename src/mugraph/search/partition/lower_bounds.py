@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from mugraph.algebra.linearity import is_linear
 from mugraph.devices import Device
+from mugraph.devices.device import ProductRate
 from mugraph.ir.axes import AxisProgram, AxisSet, Term
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
@@ -24,11 +25,13 @@ from mugraph.search.scheduling.cost_table import NOT_HIDDEN
 from mugraph.search.work_model import operations
 
 LIBRARY_EFFICIENCY = 0.8
-"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed), but for types
-that it multiplies element by element (`Device.library_efficiency`)."""
+"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed), unless the device's
+description knows better (`Device.library_products`)."""
 
 LIBRARY_FULL_ROWS = 32
 """Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
+
+_LIBRARY = ProductRate.of(LIBRARY_EFFICIENCY, LIBRARY_FULL_ROWS)
 
 LIBRARY_DEPTH = 64
 """Of the inner dimension of a product that a kernel of a GPU's library takes in one iteration of its own loop."""
@@ -39,7 +42,9 @@ _LIBRARY_TENSORS = 3
 
 def best_efficiency(device: Device) -> float:
     """Share of the device's matmul rate that no product exceeds."""
-    return max(device.product_efficiency, LIBRARY_EFFICIENCY)
+    rates = (device.library_products, *(each.library for each in device.products.values()))
+    shares = (rate.best for by_dtype in rates for rate in by_dtype.values())
+    return max(device.product_efficiency, LIBRARY_EFFICIENCY, *shares)
 
 
 def library_iterations(depth: int, device: Device) -> float:
@@ -51,11 +56,10 @@ def library_iterations(depth: int, device: Device) -> float:
 
 
 def library_efficiency(device: Device, dtype: DType, rows: int, columns: int) -> float:
-    """Share of the device's matmul rate that a library reaches on a product of so many rows and columns: less on few, unless it
-    multiplies elements of `dtype` one by one."""
-    if dtype in device.library_efficiency:
-        return device.library_efficiency[dtype]
-    return LIBRARY_EFFICIENCY * min(1.0, rows / LIBRARY_FULL_ROWS) * min(1.0, columns / LIBRARY_FULL_ROWS)
+    """Share of the device's matmul rate that a library reaches on a product of so many rows and columns, whichever it calls rows:
+    less on few, unless it multiplies elements of `dtype` one by one."""
+    rate, fewer, more = device.library_products.get(dtype, _LIBRARY), min(rows, columns), max(rows, columns)
+    return rate.of_rows(fewer) * min(1.0, more / rate.first)
 
 
 def library_seconds(

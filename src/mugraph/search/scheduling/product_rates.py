@@ -1,7 +1,8 @@
-"""How fast products in generated kernels are taken to be in a program, by what it multiplies by.
+"""How fast products are taken to be in a program, in generated kernels and by a library, by what it multiplies and how many rows.
 
-Packed weights, and matrices of a batch that stay in a core's cache, are met faster than factors whose rows lie far apart. Costs
-have one share of a machine's rate for all products of a program: that of the slowest kind.
+Packed weights, and matrices of a batch that stay in a core's cache, are met faster than factors whose rows lie far apart, and a
+matrix unit multiplies sixteen rows in the time of one. Costs have one share of a machine's rate for all products of a program:
+that of the slowest kind.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 
 from mugraph.devices import Device
+from mugraph.devices.device import RightFactor
 from mugraph.ir.graph import Graph, Node, owner_of
 from mugraph.ir.ops import is_contraction
 
@@ -24,9 +26,17 @@ def with_product_rate(program: Graph, device: Device) -> Device:
 
 def _multiplying(program: Graph, product: Node, device: Device) -> Device:
     """The machine as costs see it in programs of nothing but such products."""
+    left = program.tensor(product.inputs[0])
+    by = _right_factor(program, product, device)
+    rows = left.shape[-2] if by is RightFactor.BATCHED else math.prod(left.shape[:-1])
+    return device.multiplying(by, left.dtype, rows)
+
+
+def _right_factor(program: Graph, product: Node, device: Device) -> RightFactor:
+    """What a product multiplies by."""
     if owner_of(program, product.inputs[-1]).node in program.constants:
-        return device.with_packed_weights()
-    return device.with_batches(program.tensor(product.inputs[0]).dtype) if _in_batch(program, product, device) else device
+        return RightFactor.PACKED
+    return RightFactor.BATCHED if _in_batch(program, product, device) else RightFactor.PLAIN
 
 
 def _in_batch(program: Graph, product: Node, device: Device) -> bool:
