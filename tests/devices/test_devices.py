@@ -253,11 +253,13 @@ def test_rates_of_products_grow_with_rows_and_exceed_no_machine(row: dict[str, A
 
 
 def test_with_a_matrix_unit_few_rows_take_as_long_as_sixteen() -> None:
-    """And of matrices as they lie kernels multiply many rows by vectors, at a small part of the rate of the library."""
+    """One, which vectors multiply, takes less; of matrices as they lie kernels multiply many rows by vectors, too, at a small
+    part of the rate of the library."""
     row = instruction_set(instruction_sets(), PAIRS | {"amx_tile", "amx_bf16"})
     rates = product_rates(row["products"])
     packed, plain = rates[RightFactor.PACKED], rates[RightFactor.PLAIN]
-    assert packed.kernels[DType.BF16].of_rows(8) == pytest.approx(packed.kernels[DType.BF16].of_rows(16) / 2)
+    assert packed.kernels[DType.BF16].of_rows(8) == pytest.approx(packed.kernels[DType.BF16].of_rows(16) / 2, rel=0.3)
+    assert packed.kernels[DType.BF16].of_rows(1) > packed.kernels[DType.BF16].of_rows(16) / 8
     assert packed.library[DType.BF16].of_rows(4) == pytest.approx(packed.library[DType.BF16].of_rows(16) / 4)
     assert plain.kernels[DType.BF16].of_rows(64) < plain.library[DType.BF16].of_rows(64) / 4
     assert plain.kernels[DType.FP32].of_rows(64) > plain.library[DType.FP32].of_rows(64)

@@ -108,7 +108,9 @@ def library_product(heads_inside: bool, dtype: DType) -> float:
     shape = (128, 12, 64) if heads_inside else (12, 128, 64)
     order = (1, 0, 2) if heads_inside else (0, 1, 2)
     q, k = (p.input(name, shape, dtype).permute(*order) for name in "qk")
-    found = search(finished(p, q @ k.transpose(-2, -1)), replace(CPU, library_products={}, products={}), options=COARSE).candidates
+    found = search(
+        finished(p, q @ k.transpose(-2, -1)), replace(CPU, library_products={}, products={}), options=COARSE
+    ).candidates
     return min(candidate.cost for candidate in found if has_product(construct(candidate.graph)))
 
 

@@ -55,22 +55,33 @@ def library_iterations(depth: int, device: Device) -> float:
     return 0.0 if device.operands_in_place else math.ceil(depth / LIBRARY_DEPTH) * device.iteration_seconds
 
 
-def library_efficiency(device: Device, dtype: DType, rows: int, columns: int) -> float:
+def library_efficiency(device: Device, dtype: DType, rows: int, columns: int, batch: int = 1) -> float:
     """Share of the device's matmul rate that a library reaches on a product of so many rows and columns, whichever it calls rows:
-    less on few, unless it multiplies elements of `dtype` one by one."""
-    rate, fewer, more = device.library_products.get(dtype, _LIBRARY), min(rows, columns), max(rows, columns)
+    less on few, unless it multiplies elements of `dtype` one by one. Those of all products of a `batch` count, unless rates were
+    measured, which are those of the rows of each."""
+    rate = device.library_products.get(dtype)
+    each = 1 if rate is None else batch
+    rate, (fewer, more) = rate or _LIBRARY, sorted((rows / each, columns / each))
     return rate.of_rows(fewer) * min(1.0, more / rate.first)
 
 
 def library_seconds(
-    device: Device, dtype: DType, rows: int, columns: int, depth: int, work: float, moved: float, scattered: float = 0.0
+    device: Device,
+    dtype: DType,
+    rows: int,
+    columns: int,
+    depth: int,
+    work: float,
+    moved: float,
+    scattered: float = 0.0,
+    batch: int = 1,
 ) -> float:
     """Predicted seconds of a library's product of elements of `dtype`: so many rows and columns (those of all products of a
-    batch), `depth` terms each, `work` operations and `moved` bytes. A CPU's library copies factors of bf16 first whose
+    `batch`), `depth` terms each, `work` operations and `moved` bytes. A CPU's library copies factors of bf16 first whose
     matrices are `scattered`, in so many bytes, among those of the same batch."""
     memory = moved / device.memory_bandwidth
     rate = device.matmul_flops.get(dtype, device.matmul_flops[DType.FP32])
-    compute = work / (library_efficiency(device, dtype, rows, columns) * rate)
+    compute = work / (library_efficiency(device, dtype, rows, columns, batch) * rate)
     slowest, other = max(memory, compute), min(memory, compute)
     copies = device.operands_in_place and dtype is DType.BF16
     copying = 2 * scattered / device.memory_bandwidth if copies else 0.0
@@ -134,9 +145,9 @@ class Roofline:
 
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
-        sides = (program.terms[i].axes & product.axes for i in product.inputs)
-        rows, columns = (math.prod(program.sizes[axis] for axis in side) for side in sides)
-        return library_efficiency(self.device, self.dtype, rows, columns)
+        left, right = (program.terms[i].axes & product.axes for i in product.inputs)
+        rows, columns, batch = (math.prod(program.sizes[axis] for axis in axes) for axes in (left, right, left & right))
+        return library_efficiency(self.device, self.dtype, rows, columns, batch)
 
     def of(self, program: AxisProgram, produces: tuple[int, ...], libraries: bool = False) -> float:
         """The program in one launch; with `libraries`, as if they did its contractions for nothing but the time they take."""
