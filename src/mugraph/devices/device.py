@@ -71,7 +71,7 @@ class ProductRate:
 
     @property
     def first(self) -> int:
-        """The rows of the first share: a library's products of both fewer rows and fewer columns are slower in proportion to both."""
+        """The rows of the first share: a library's products of fewer rows and fewer columns are slower by both."""
         return self.shares[0][0]
 
     @property

@@ -46,8 +46,8 @@ def processor_name(cpuinfo: Path) -> str:
 
 
 def measured_rates(processor: str, isa: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What was measured of a processor with an instruction set, as entries of a row of the table; None where nothing was, or where
-    it is switched off. Raises InvalidInput where the switch has another value."""
+    """What was measured of a processor with an instruction set, as entries of a row of the table; None where nothing was, or it
+    is switched off. Raises InvalidInput where the switch has another value."""
     switch, store = os.environ.get(SWITCH) or MEASURED, Store.of(None)
     if switch not in (TABLE, MEASURED):
         raise InvalidInput(f"{SWITCH}={switch}: use {TABLE} or {MEASURED}")
