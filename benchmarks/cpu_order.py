@@ -8,8 +8,10 @@ The search's best candidates, those that begin with a library's product among th
 rounds in random order, one thread each. Times are medians of processor time, which other work on the machine disturbs least.
 `correlation` is Spearman's, of predicted and measured times of the candidates of a case; `regret`, how much slower than the
 fastest candidate the first predicted one is; `library_error` the median of measured over predicted for candidates with a
-library's product, over that of the others: 1 where the two kinds are predicted alike. Points are kept with their muGraphs, so
-that a later version can say what it predicts of them. Records go to `benchmarks/results/cpu-order.json`, which `--again` reads.
+library's product, over that of the others: 1 where the two kinds are predicted alike; `ordered` the share of the pairs of
+candidates whose times differ by more than a tenth that are in the right order, of all cases; `error` measured over predicted.
+Points are kept with their muGraphs, so that a later version can say what it predicts of them. Records go to
+`benchmarks/results/cpu-order.json`, which `--again` reads.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from mugraph.runtime import build
 from mugraph.search import search
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.scheduling.product_rates import with_product_rate
+from ranks import ordered_pairs
 
 RESULT = Path(__file__).parent / "results" / "cpu-order.json"
 PROGRAMS = ("rmsnorm", "gated-mlp", "lora", "swiglu")
@@ -49,6 +52,8 @@ ATTENTION, HEADS = "attention", 12
 ROWS = (1, 8, 64)
 ROUNDS, SECONDS = 15, 20.0
 """Rounds of all candidates of a case, and after how long no further one starts."""
+APART = 0.1
+"""How far the times of two candidates must differ for their order to count."""
 
 
 class Attention(torch.nn.Module):
@@ -138,7 +143,9 @@ def summed_up(points: Sequence[Record]) -> Record:
     errors = {kind: [p["measured"] / p["predicted"] for p in points if p["library"] is kind] for kind in (False, True)}
     both = all(errors.values())
     apart = statistics.median(errors[True]) / statistics.median(errors[False]) if both else None
-    return {**ranking(entries), "library_error": apart}
+    right, pairs = ordered_pairs([p["predicted"] for p in points], [p["measured"] for p in points], APART)
+    error = statistics.median(p["measured"] / p["predicted"] for p in points)
+    return {**ranking(entries), "library_error": apart, "right": right, "pairs": pairs, "error": error}
 
 
 def _predicted(entry: Record) -> float:
@@ -164,6 +171,8 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
         "within_10_percent": sum(regret <= 0.1 for regret in regrets),
         "cases": len(found),
         "library_error": statistics.median(apart) if apart else None,
+        "ordered": sum(entry["right"] for entry in found) / max(1, sum(entry["pairs"] for entry in found)),
+        "error": statistics.median(entry["error"] for entry in found),
     }
 
 

@@ -20,7 +20,7 @@ from mugraph.cli import doctor, main
 from mugraph.cli.arguments import processes_of
 from mugraph.cli.cache import KINDS
 from mugraph.cli.output import dropped
-from mugraph.devices import host
+from mugraph.devices import host, measured_host
 from mugraph.devices.host import available_cores
 from mugraph.lower.pipeline import PIPELINE
 from mugraph.lower.tile_text import parse_kernel
@@ -459,9 +459,9 @@ def test_kinds_that_do_not_exist_are_refused(
     for command in ("ls", "rm"):
         assert main(["cache", command, "results"]) == 2
         assert "'results'" in (line := error_line(capsys))
-        assert "result, structures, duel, calls, library, joins, cubin, kernel" in line
+        assert "result, structures, duel, calls, library, joins, cubin, host, kernel" in line
     pieces = {piece_optimizer.KIND, library_ways.KIND, kept_joins.KIND, whole_calls.KIND}
-    assert {result_cache.KIND, structure_cache.KIND, nvrtc.KIND} | pieces == set(KINDS) - {"kernel"}
+    assert {result_cache.KIND, structure_cache.KIND, nvrtc.KIND, measured_host.KIND} | pieces == set(KINDS) - {"kernel"}
     assert len(listed(capsys, "result")) == 1
     assert listed(capsys, "duel") == []
 

@@ -39,6 +39,7 @@ def test_of_one_candidate_there_is_no_order() -> None:
     found = cpu_order.summary([one, three])
     assert (found["cases"], found["regret"], found["within_10_percent"]) == (2, 2.0, 0)
     assert cpu_order.summary([one])["regret"] is None
+    assert (found["ordered"], cpu_order.summary([cpu_order.again(record([1.0, 1.05, 3.0]))])["ordered"]) == (0.0, 1.0)
     assert "products fp32 8" in cpu_order.line(one)
 
 
