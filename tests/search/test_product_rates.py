@@ -209,6 +209,13 @@ def test_a_library_is_as_fast_whichever_factor_has_few_rows(dtype: DType) -> Non
     assert few == many > 2 * whole
 
 
+def test_a_library_multiplies_a_batch_of_large_matrices_by_few_rows_no_faster_than_one_of_small() -> None:
+    """Two such products and a softmax came before kernels of attention over a cache of keys, and took 1.5 times as long."""
+    p = Program()
+    q, k, v = (p.input(name, (2, rows, 128), DType.BF16) for name, rows in zip("qkv", (8, 8192, 8192), strict=True))
+    assert not has_product(first(finished(p, (q @ k.transpose(-2, -1)).softmax(-1) @ v)))
+
+
 def test_products_of_a_batch_are_as_fast_as_rows_of_each_let_them_be() -> None:
     """The unit multiplies one pair of matrices at a time: 32 pairs of 16 rows are no product of 512."""
     device = AMX.multiplying(RightFactor.BATCHED, DType.BF16, 16)

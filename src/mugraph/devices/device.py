@@ -208,13 +208,14 @@ class Device:
         """The highest rate of any product of what is read, in these types, and of what is computed of it, up to a `result`."""
         return max(self.product_rate(dtype, dtype, dtype) for dtype in (*read, result))
 
-    def multiplying(self, by: RightFactor, dtype: DType, rows: float) -> Device:
-        """The machine as costs see it in programs whose products are all of so many rows of a dtype and factors of one kind; of
-        kinds that were not measured, as by matrices that lie in memory."""
-        plain, own = (self.products.get(kind, NOT_MEASURED) for kind in (RightFactor.PLAIN, by))
+    def multiplying(self, by: RightFactor, dtype: DType, rows: float, library_by: RightFactor | None = None) -> Device:
+        """The machine as costs see it in programs whose products are all of so many rows of a dtype and factors of one kind, which
+        may be another for a library (`library_by`); of kinds that were not measured, as by matrices in memory."""
+        kinds = RightFactor.PLAIN, by, library_by or by
+        plain, own, library = (self.products.get(kind, NOT_MEASURED) for kind in kinds)
         kernels = own.kernels.get(dtype, plain.kernels.get(dtype))
         efficiency = self.product_efficiency if kernels is None else kernels.of_rows(rows)
-        return replace(self, product_efficiency=efficiency, library_products={**plain.library, **own.library})
+        return replace(self, product_efficiency=efficiency, library_products={**plain.library, **library.library})
 
 
 _NVIDIA_FILES = (

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from typing import Any
 
 from mugraph.devices.device import RightFactor
@@ -32,7 +33,8 @@ _BLOCKS = 2
 """Of kernels, which have a part of the columns each: searches find such kernels for one core."""
 _LIBRARY_ROWS = (1, 16, 64, 512)
 _KERNEL_ROWS = {RightFactor.PACKED: (16, 128), RightFactor.PLAIN: (16, 64)}
-_TYPES = (DType.FP32, DType.BF16)
+_TYPES = {DType.FP32: "float32", DType.BF16: "bfloat16"}
+"""By what PyTorch calls them."""
 _ROUNDS = 5
 _Product = tuple[RightFactor, str, DType, int]
 """What is multiplied by, who multiplies, in which type, and of how many rows."""
@@ -46,7 +48,7 @@ def measured_host() -> dict[str, Any]:
     except ModuleNotFoundError:
         raise TargetUnavailable("rates of this host are measured beside PyTorch's products: pip install torch") from None
     threads = kernel_threads()
-    reads, products = _reading(), dict(_products(torch))
+    reads, products = _reading(torch), dict(_products(torch))
     with _threads(torch, threads):
         together = min(_seconds(reads, time.perf_counter) for _ in range(2 * _ROUNDS))
     seconds: dict[_Product, list[float]] = {product: [] for product in products}
@@ -95,34 +97,32 @@ def _threads(torch: Any, count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _reading() -> Callable[[], object]:
+def _reading(torch: Any) -> Callable[[], object]:
     """A call that reads a tensor and writes next to nothing."""
     kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(_READ_BLOCKS,))
     x = kernel.input("x", _READ, DType.FP32)
     rows = block.iterator(0, kernel.tensor(x), (0,), None)
     sums = block.add("sum", rows, dim=1, size=_READ[1])
     body = block.build([block.add("output_saver", sums, omap=(0,))])
-    executable, numbers = build(kernel.build(kernel.graph_defined(body, [x]))), _filled(_READ, DType.FP32)
-    return lambda: executable(numbers)
+    executable, numbers = build(kernel.build(kernel.graph_defined(body, [x]))), _filled(torch, _READ, DType.FP32)
+    return partial(executable, numbers)
 
 
 def _products(torch: Any) -> Iterator[tuple[_Product, Callable[[], object]]]:
     """The products that there are here, each as a call, its weights packed where they are to be."""
     arrays = torch_arrays()
     for dtype in _TYPES:
-        weight = _filled((_DEPTH, _COLUMNS), dtype)
-        lefts = {rows: _filled((rows, _DEPTH), dtype) for rows in {*_LIBRARY_ROWS, *sum(_KERNEL_ROWS.values(), ())}}
+        weight = _filled(torch, (_DEPTH, _COLUMNS), dtype)
+        lefts = {rows: _filled(torch, (rows, _DEPTH), dtype) for rows in {*_LIBRARY_ROWS, *sum(_KERNEL_ROWS.values(), ())}}
         packs = arrays.packs(Tensor((_DEPTH, _COLUMNS), dtype))
         packed = arrays.pack(weight) if packs else None
         for rows in _LIBRARY_ROWS:
-            yield (RightFactor.PLAIN, "library", dtype, rows), lambda x=lefts[rows], w=weight: torch.matmul(x, w)
+            yield (RightFactor.PLAIN, "library", dtype, rows), partial(torch.matmul, lefts[rows], weight)
             if packs:
-                call = lambda x=lefts[rows], w=packed: arrays.packed_product(x, w)  # noqa: E731
-                yield (RightFactor.PACKED, "library", dtype, rows), call
+                yield (RightFactor.PACKED, "library", dtype, rows), partial(arrays.packed_product, lefts[rows], packed)
         for by, counts in _KERNEL_ROWS.items():
             for rows in counts:
-                executable = build(_product(rows, dtype, by))
-                yield (by, "kernels", dtype, rows), lambda run=executable, x=lefts[rows], w=weight: run(x, w)
+                yield (by, "kernels", dtype, rows), partial(build(_product(rows, dtype, by)), lefts[rows], weight)
 
 
 def _product(rows: int, dtype: DType, by: RightFactor) -> Graph:
@@ -135,7 +135,6 @@ def _product(rows: int, dtype: DType, by: RightFactor) -> Graph:
     return graph.with_constants(["w"]) if by is RightFactor.PACKED else graph
 
 
-def _filled(shape: tuple[int, ...], dtype: DType) -> Any:
+def _filled(torch: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """A tensor of ones, whose pages are there."""
-    arrays = torch_arrays()
-    return arrays.torch.ones(shape, dtype=arrays.dtypes[dtype])
+    return torch.ones(shape, dtype=getattr(torch, _TYPES[dtype]))

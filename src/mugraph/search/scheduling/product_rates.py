@@ -25,23 +25,16 @@ def with_product_rate(program: Graph, device: Device) -> Device:
 
 
 def _multiplying(program: Graph, product: Node, device: Device) -> Device:
-    """The machine as costs see it in programs of nothing but such products."""
-    left = program.tensor(product.inputs[0])
-    by = _right_factor(program, product, device)
-    rows = left.shape[-2] if by is RightFactor.BATCHED else math.prod(left.shape[:-1])
-    return device.multiplying(by, left.dtype, rows)
+    """The machine as costs see it in programs of nothing but such products.
 
-
-def _right_factor(program: Graph, product: Node, device: Device) -> RightFactor:
-    """What a product multiplies by."""
-    if owner_of(program, product.inputs[-1]).node in program.constants:
-        return RightFactor.PACKED
-    return RightFactor.BATCHED if _in_batch(program, product, device) else RightFactor.PLAIN
-
-
-def _in_batch(program: Graph, product: Node, device: Device) -> bool:
-    """Whether a product is of several pairs of matrices, of rows enough, whose right ones each stay in a core's cache."""
+    A library multiplies several pairs of matrices by code of its own, of whatever size they are.
+    """
     left, right = program.tensor(product.inputs[0]), program.tensor(product.inputs[-1])
-    *batch, depth, columns = right.shape
-    small = depth * columns * right.dtype.bytes <= device.shared_memory_bytes
-    return math.prod(batch) > 1 and left.shape[-2] >= _ROWS and small
+    rows = math.prod(left.shape[:-1])
+    if owner_of(program, product.inputs[-1]).node in program.constants:
+        return device.multiplying(RightFactor.PACKED, left.dtype, rows)
+    if math.prod(right.shape[:-2]) == 1:
+        return device.multiplying(RightFactor.PLAIN, left.dtype, rows)
+    small = right.shape[-2] * right.shape[-1] * right.dtype.bytes <= device.shared_memory_bytes
+    by = RightFactor.BATCHED if small and left.shape[-2] >= _ROWS else RightFactor.PLAIN
+    return device.multiplying(by, left.dtype, left.shape[-2], RightFactor.BATCHED)
