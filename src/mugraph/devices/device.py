@@ -210,7 +210,8 @@ class Device:
 
     def multiplying(self, by: RightFactor, dtype: DType, rows: float, library_by: RightFactor | None = None) -> Device:
         """The machine as costs see it in programs whose products are all of so many rows of a dtype and factors of one kind, which
-        may be another for a library (`library_by`); of kinds that were not measured, as by matrices in memory."""
+        may be another for a library (`library_by`); of kinds that were not measured, as by matrices that lie there.
+        """
         kinds = RightFactor.PLAIN, by, library_by or by
         plain, own, library = (self.products.get(kind, NOT_MEASURED) for kind in kinds)
         kernels = own.kernels.get(dtype, plain.kernels.get(dtype))
