@@ -209,8 +209,9 @@ class Device:
         return max(self.product_rate(dtype, dtype, dtype) for dtype in (*read, result))
 
     def multiplying(self, by: RightFactor, dtype: DType, rows: float, library_by: RightFactor | None = None) -> Device:
-        """The machine as costs see it in programs whose products are all of so many rows of a dtype and factors of one kind, which
-        may be another for a library (`library_by`); of kinds that were not measured, as by matrices that lie there.
+        """The machine as costs see it in programs whose products are all of so many rows of a dtype and factors of one kind.
+
+        The kind may be another for a library (`library_by`); those that were not measured are as matrices that lie in memory.
         """
         kinds = RightFactor.PLAIN, by, library_by or by
         plain, own, library = (self.products.get(kind, NOT_MEASURED) for kind in kinds)
