@@ -109,6 +109,8 @@ class _Pair:
         cut = {name: array[: count * slices.elements(name)] if name in slices.ends else array for name, array in inputs.items()}
         cut[slices.count] = np.array([count], np.int64)  # type: ignore[assignment]  # whose bits are taken as they are
         whole_blocks, blocks = self._blocks(self.form.grid, count), self._blocks(self._grid(count), count)
+        if not blocks:
+            return False
         emulator.run_blocks(
             self.whole.kernel, self.sources_of_whole, [*inputs.values(), *outputs.values()], whole_blocks, math.inf
         )
@@ -138,12 +140,14 @@ class _Pair:
         return tuple(grid)
 
     def _blocks(self, grid: Sequence[int], count: int) -> list[int]:
-        """The first and the last block of a grid that have the last rows."""
-        launched, slices = self._grid(count), self.slices
-        ends = [0] * len(grid), [size - 1 for size in launched]
-        for place in ends:
-            if slices.dim is not None:
-                place[slices.dim] = launched[slices.dim] - 1
+        """The first and the last block of a grid that have the last rows; none where the grid has none that has."""
+        slices, ends = self.slices, ([0] * len(grid), [size - 1 for size in grid])
+        if slices.dim is not None:
+            last = (count * slices.rows - 1) // slices.step
+            if last >= grid[slices.dim]:
+                return []
+            for place in ends:
+                place[slices.dim] = last
         return list(dict.fromkeys(int(np.ravel_multi_index(place, tuple(grid))) if grid else 0 for place in ends))
 
     def _blank(self, executable: Executable, name: str, count: int | None) -> Bits:

@@ -115,8 +115,8 @@ class SlicedKernels:
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         count = self._count(tensors)
-        here = tensors[self._axes[0][0]].device
-        outputs = [torch.empty(made.shape(count), dtype=TORCH_DTYPES[made.tensor.dtype], device=here) for made in self._made]
+        some = tensors[self._axes[0][0]]
+        outputs = [some.new_empty(made.shape(count), dtype=TORCH_DTYPES[made.tensor.dtype]) for made in self._made]
         self.into(tensors, outputs)
         return outputs
 
