@@ -107,7 +107,7 @@ class _Pair:
         }
         outputs, held = ({name: self._blank(executable, name, some) for name in self.form.outputs} for some in (None, count))
         cut = {name: array[: count * slices.elements(name)] if name in slices.ends else array for name, array in inputs.items()}
-        cut[slices.count] = np.array([count], np.int64)  # type: ignore[assignment]  # whose bits are taken as they are
+        cut[slices.count] = np.array([count], np.int64)
         whole_blocks, blocks = self._blocks(self.form.grid, count), self._blocks(self._grid(count), count)
         if not blocks:
             return False

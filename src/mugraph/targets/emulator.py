@@ -36,6 +36,17 @@ def places_apart(sizes: Sequence[int]) -> tuple[list[int], int]:
     return offsets, top
 
 
+def launched_elements(form: Kernel, addresses: Sequence[int]) -> dict[str, int]:
+    """How many elements each operand of a kernel has in a launch, given their addresses, one of which may be a number of
+    slices."""
+    names, slices = (*form.inputs, *form.outputs), form.slices
+    found = {name: form.buffer(name).elements for name in names}
+    if slices is not None:
+        count = addresses[names.index(slices.count)]
+        found |= {name: count * slices.elements(name) for name in slices.ends}
+    return found
+
+
 class Emulator(ABC):
     """Runs what `machine` prints, on CPU tensors of PyTorch; `findings` are the faults of all launches so far."""
 

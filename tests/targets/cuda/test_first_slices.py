@@ -206,6 +206,7 @@ def test_masks_that_are_missing_are_seen(name: str, side: str) -> None:
     assert {"in": "input", "out": "output"}[side] in found
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("name", ["tensor maps", "warp groups", "a warp that copies"])
 def test_maps_that_are_too_large_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, target, dims = CASES[name]

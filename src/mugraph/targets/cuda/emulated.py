@@ -22,7 +22,7 @@ from mugraph.lower.warp_groups import PLACE_BYTES
 from mugraph.targets.cuda.emulator import Array, Finding, emulate, prepare
 from mugraph.targets.cuda.machine import Cuda, launch_shape
 from mugraph.targets.cuda.nvrtc import SOURCE_NAME
-from mugraph.targets.emulator import Emulator, Memory
+from mugraph.targets.emulator import Emulator, Memory, launched_elements
 from mugraph.targets.machine import Functions
 
 _GAP = 4096
@@ -128,19 +128,14 @@ def _launched(kernel: Kernel, arrays: Sequence[Array]) -> Kernel:
 
 
 def _memories(kernel: Kernel, addresses: Sequence[int]) -> list[Array]:
-    """The operands at their addresses, of those with slices as many as one of these is the number of."""
-    operands, slices = dict(zip((*kernel.inputs, *kernel.outputs), addresses, strict=True)), kernel.slices
-    if slices is None:
-        return [_memory(kernel.buffer(name), at) for name, at in operands.items()]
-    count = operands[slices.count]
-    held = {name: count * slices.elements(name) for name in slices.ends}
+    """The operands at their addresses; a number of slices, which stands in the place of one, as such."""
+    elements, number = launched_elements(kernel, addresses), "" if kernel.slices is None else kernel.slices.count
     return [
-        np.array([count], np.int64) if name == slices.count else _memory(kernel.buffer(name), at, held.get(name))
-        for name, at in operands.items()
+        np.array([address], np.int64) if name == number else _memory(kernel.buffer(name), address, elements[name])
+        for name, address in zip(elements, addresses, strict=True)
     ]
 
 
-def _memory(buffer: Buffer, address: int, elements: int | None = None) -> Array:
+def _memory(buffer: Buffer, address: int, elements: int) -> Array:
     kind = {1: ctypes.c_uint8, 2: ctypes.c_uint16}.get(buffer.dtype.bytes, ctypes.c_uint32)
-    shape = (buffer.elements if elements is None else elements,)
-    return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(kind)), shape)
+    return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(kind)), (elements,))

@@ -24,7 +24,7 @@ from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Graph
 from mugraph.lower.first_slices import Slices
 from mugraph.lower.tile_form import Kernel
-from mugraph.targets.emulator import POISON, Emulator, Memory, places_apart
+from mugraph.targets.emulator import POISON, Emulator, Memory, launched_elements, places_apart
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch
 from mugraph.targets.triton.machine import SOURCE_NAME, TritonMachine
@@ -135,18 +135,13 @@ class InterpretedTriton(Emulator):
 
 
 def _places(kernel: TileKernel, addresses: Sequence[int]) -> list[_Bytes]:
-    """The operands at their addresses, of those with slices as many as one of these is the number of."""
-    slices, given = kernel.form.slices, [*zip(kernel.parameters, addresses, strict=True)]
-    if slices is None:
-        return [bytes_at(address, parameter.tensor.bytes) for parameter, address in given]
-    count = next(address for parameter, address in given if parameter.is_number)
-    names = (*kernel.form.inputs, *kernel.form.outputs)
-    held = {name: count * slices.elements(name) for name in slices.ends}
+    """The operands at their addresses; a number of slices, which stands in the place of one, as such."""
+    elements = launched_elements(kernel.form, addresses)
     return [
-        np.array([count], np.int64).view(np.uint8)
+        np.array([address], np.int64).view(np.uint8)
         if parameter.is_number
-        else bytes_at(address, held.get(name, parameter.tensor.elements) * parameter.tensor.dtype.bytes)
-        for name, (parameter, address) in zip(names, given, strict=True)
+        else bytes_at(address, count * parameter.tensor.dtype.bytes)
+        for parameter, address, count in zip(kernel.parameters, addresses, elements.values(), strict=True)
     ]
 
 
