@@ -53,14 +53,15 @@ def record(workload: str, dtype: str, batch: int, target: str) -> Record:
     """What the kernels take of a GPU that compute all samples, and that compute the first; on a GPU the times of both."""
     work, whole = WORKLOADS[workload], best(workload, dtype, batch, target)
     inputs, fewer = work.inputs(batch, dtype, "full"), work.inputs(batch // 2, dtype, "full")
-    places = [0 if one.shape != other.shape else None for one, other in zip(inputs, fewer, strict=True)]
+    places = tuple(0 if one.shape != other.shape else None for one, other in zip(inputs, fewer, strict=True))
     outputs = SlicedProgram.of(trace(work.function(), inputs).graph, places).outputs
     kernels = sliced_kernels(whole, places, outputs, inputs)
     found: Record = {"kernels": [asdict(figures) for figures in whole.resources], "sliced": None, "counts": {}}
     machine = whole.machine
     if kernels is None or not isinstance(machine, Cuda):
         return found
-    taken = kernel_resources(machine, tuple(kernels.launches.values()), kernels.sources)
+    launches: Sequence[Any] = [*kernels.launches.values()]
+    taken = kernel_resources(machine, launches, kernels.sources)
     found["sliced"] = [asdict(figures) for figures in taken]
     counts = sorted({*(max(batch // part, 1) for part in PARTS), batch - 1})
     on_gpu = torch.cuda.is_available()
@@ -87,9 +88,13 @@ def _measured(
     tensors = [tensor.cuda() for tensor in inputs]
     given = first_slices(places, count, tensors)
     exact = WORKLOADS[workload].function()(*(tensor.double() for tensor in tensors))
-    ways = {"first of all": (kernels.at(count), given), "made for it": (special, given), "all": (whole, tensors)}
+    ways: dict[str, tuple[Any, Sequence[torch.Tensor]]] = {
+        "first of all": (kernels.at(count), given),
+        "made for it": (special, given),
+        "all": (whole, tensors),
+    }
     found = {
-        which: compared(run, arguments, exact if which == "all" else exact[:count], DType(dtype))  # type: ignore[arg-type]
+        which: compared(run, arguments, exact if which == "all" else exact[:count], DType(dtype))
         for which, (run, arguments) in ways.items()
     }
     timed = {which: whole.machine.timed(partial(run, *arguments)) for which, (run, arguments) in ways.items()}
