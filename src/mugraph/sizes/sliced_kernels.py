@@ -125,18 +125,18 @@ class SlicedKernels:
         as those of other kernels are (`mugraph.runtime.executable`), so that a call takes as little as theirs."""
         told = self._telling(count)
         allocators: dict[Arrays, list[list[Callable[[], Any]]]] = {}
-        recognized: Recognizer = _never
-        known = self._host
+        known: tuple[Recognizer, _Place] | None = None
         is_first = True
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
-            nonlocal recognized, known, is_first
+            nonlocal known, is_first
             read: Sequence[torch.Tensor] = tensors
-            addresses, place = recognized(tensors), known
+            recognize, place = known or (_never, self._host)
+            addresses = recognize(tensors)
             if addresses is None or place is None:
                 read, addresses, place = self._placed(tensors, count)
                 if not is_first and (recognizer := self._recognizer(place, read, tensors)) is not None:
-                    recognized, known = recognizer, place
+                    known = recognizer, place
                 is_first = False
             latest, calls = self._in_a_row
             self._in_a_row = count, calls + 1 if latest == count else 1
