@@ -11,7 +11,7 @@ import torch
 
 import mugraph
 from mugraph.errors import InvalidInput
-from mugraph.lower.tile_form import FirstSlices
+from mugraph.lower.counted_slices import FirstSlices
 from mugraph.runtime import Executable
 from mugraph.sizes.dims import Dim
 from mugraph.sizes.saved_sizes import LoadedSizes

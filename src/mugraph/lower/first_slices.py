@@ -19,9 +19,10 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.ops import GRAPH_DEFINED
+from mugraph.lower.counted_slices import FirstSlices
 from mugraph.lower.lower import Launch, needed_nodes
 from mugraph.lower.phases import Phase
-from mugraph.lower.tile_form import Buffer, FirstSlices, Kernel, Matmul, Memory, Scan, Statement, Tile
+from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Scan, Statement, Tile
 
 COUNT = "slices"
 """The input that has the number of slices."""

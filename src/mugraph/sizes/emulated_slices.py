@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from mugraph.errors import MugraphError
 from mugraph.ir.dtypes import DType
+from mugraph.lower.counted_slices import FirstSlices
 from mugraph.lower.phases import Phase
-from mugraph.lower.tile_form import FirstSlices, Kernel, Matmul, Reduce
+from mugraph.lower.tile_form import Kernel, Matmul, Reduce
 from mugraph.runtime import Executable
 from mugraph.support.deadline import Deadline
 from mugraph.targets.emulator import Emulator, emulator_of

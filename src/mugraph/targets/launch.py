@@ -20,8 +20,9 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from mugraph.errors import LaunchFailed, MugraphError, TargetUnavailable
 from mugraph.ir.dtypes import DType
+from mugraph.lower.counted_slices import FirstSlices
 from mugraph.lower.tensor_maps import TensorMap
-from mugraph.lower.tile_form import FirstSlices, Kernel
+from mugraph.lower.tile_form import Kernel
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.gpu import gpu_index, lacking, reported_gpu
 

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from mugraph.devices.copies import COPY_BYTES
 from mugraph.errors import UnsupportedOperator
 from mugraph.lower.bulk_copies import row_elements
+from mugraph.lower.counted_slices import FirstSlices
 from mugraph.lower.tensor_maps import TensorMap, tensor_maps
-from mugraph.lower.tile_form import FirstSlices, Kernel, Matmul, Tile
+from mugraph.lower.tile_form import Kernel, Matmul, Tile
 from mugraph.lower.tiles import alignment
 from mugraph.targets.c_text import scaled
 from mugraph.targets.cuda.source import KernelText, end_name

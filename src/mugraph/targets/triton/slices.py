@@ -6,7 +6,8 @@ masks keep loads and stores from what lies there in the memory of callers, and 0
 
 from __future__ import annotations
 
-from mugraph.lower.tile_form import FirstSlices, Kernel, Tile
+from mugraph.lower.counted_slices import FirstSlices
+from mugraph.lower.tile_form import Kernel, Tile
 from mugraph.targets.c_text import scaled
 from mugraph.targets.triton.kernel_text import KernelText
 from mugraph.targets.triton.tensors import along, axis_of, sizes
