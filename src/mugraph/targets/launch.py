@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, Protocol, cast
 
 from mugraph.errors import LaunchFailed, MugraphError, TargetUnavailable
+from mugraph.host.array_interface import KernelCall
 from mugraph.ir.dtypes import DType
 from mugraph.lower.counted_slices import FirstSlices
 from mugraph.lower.tensor_maps import TensorMap
@@ -124,9 +125,9 @@ class Launcher:
             return self._loaded[device]
 
     @staticmethod
-    def together(calls: Sequence[tuple[Callable[..., None], Sequence[int]]], device: int) -> Callable[..., None]:
-        """Launchers, each with the numbers of the addresses that it takes, as one call on the GPU of that index."""
-        return Launches([(cast("Launcher", launcher).on(device), numbers) for launcher, numbers in calls]).call
+    def together(calls: Sequence[KernelCall], device: int) -> Callable[..., None]:
+        """Launchers as one call on the GPU of that index."""
+        return Launches([(cast("Launcher", call.function).on(device), call.operands) for call in calls]).call
 
     def __call__(self, *addresses: int) -> None:
         """Launch on torch's current device."""
