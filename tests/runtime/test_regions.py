@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lower.graphs import chain_of_kernels, elementwise_kernel
-from mugraph.errors import IndexOutOfRange
+from mugraph.errors import IndexOutOfRange, UntrustedSources
 from mugraph.host.array_interface import KernelCall
 from mugraph.host.numpy_arrays import NumpyArrays
 from mugraph.ir import DType, Graph, GraphBuilder, Level
@@ -281,6 +281,23 @@ def test_where_integers_name_no_rows_no_kernel_of_the_call_runs() -> None:
     with pytest.raises(IndexOutOfRange, match="10"):
         executable.into([x, table, places], [untouched, None])
     assert bool((untouched == 7).all())
+
+
+def test_sources_that_another_version_printed_are_refused() -> None:
+    """What it exported under the names of kernels were functions."""
+    graph = independent()
+    kernels = "".join(f"void {kernel.name}(void *in0, void *out0) {{}}" for kernel in build(graph).kernels)
+    with pytest.raises(UntrustedSources, match="another version"):
+        Executable(graph, Cpu(), {SOURCE_NAME: kernels})
+
+
+def test_calls_of_many_kernels_count_on_the_heap() -> None:
+    graph = chain(40)
+    inputs = inputs_of(graph)
+    executable = with_planted_pool(graph)
+    for pool in ("at once", "the last one first"):
+        set_pool(executable, **POOLS[pool])
+        assert same(executable(*inputs), one_by_one(graph, inputs))
 
 
 REGISTERS = """

@@ -32,6 +32,8 @@ extern int usleep(unsigned);
 
 /* A number that threads change: a line of the cache for each. */
 typedef struct { long value, rest[7]; } counter;
+/* As many of them as a call has on the stack. */
+#define FEW 128
 
 typedef struct task task;
 typedef struct worker worker;
@@ -195,7 +197,8 @@ long run_kernels(const long *plan, void *const *addresses)
         plan += 3 + plan[2];
     }
     const long threads = parallel && GOMP_parallel && omp_get_max_threads ? omp_get_max_threads() : 1;
-    counter counters[count * (1 + threads)], *next = counters;
+    counter few[FEW], *const counters = count * (1 + threads) > FEW ? aligned_alloc(64, count * (1 + threads) * sizeof(counter)) : few;
+    counter *next = counters;
     for (long number = 0; number < count; ++number, next += 1 + threads) {
         tasks[number].done = next;
         tasks[number].taken = next + 1;
@@ -209,5 +212,7 @@ long run_kernels(const long *plan, void *const *addresses)
     else
         for (long number = 0; number < count; ++number)
             work_on(tasks + number, 0, 1);
+    if (counters != few)
+        free(counters);
     return 0;
 }
