@@ -24,6 +24,7 @@ from mugraph.lower.workspace import plan_workspace
 from mugraph.runtime import Executable, build
 from mugraph.runtime.call_plan import conflicts
 from mugraph.support.picking import picked
+from mugraph.targets.cpu.calls import CompiledKernel
 from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
 from mugraph.testing.mugraphs import random_mugraph
 from threads import at_once
@@ -106,8 +107,13 @@ def with_planted_pool(graph: Graph, held: bool = False) -> Executable:
     return Executable(graph, Cpu(), {SOURCE_NAME: RENAMED + text + POOL})
 
 
+def library_of(executable: Executable) -> ctypes.CDLL:
+    (library,) = {function.library for function in executable._functions.values() if isinstance(function, CompiledKernel)}
+    return library
+
+
 def set_pool(executable: Executable, team: int = 4, order: int = 1, at_once: int = 0, late: int = 0) -> None:
-    (library,) = {function.library for function in executable._functions.values()}
+    library = library_of(executable)
     for name, value in {"team": team, "order": order, "at_once": at_once, "late": late}.items():
         ctypes.c_int.in_dll(library, f"planted_{name}").value = value
 
@@ -326,7 +332,7 @@ def test_no_vectors_are_left_in_registers(monkeypatch: pytest.MonkeyPatch) -> No
     text = build(graph).sources[SOURCE_NAME].replace("long run_kernels(", "static long run_and_leave(")
     executable = Executable(graph, Cpu(), {SOURCE_NAME: text + REGISTERS})
     executable(*inputs_of(graph))
-    (library,) = {function.library for function in executable._functions.values()}
+    library = library_of(executable)
     assert not ctypes.c_long.in_dll(library, "registers_in_use").value
 
 
