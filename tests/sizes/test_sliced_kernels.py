@@ -294,7 +294,9 @@ def test_a_row_too_many_would_be_noticed() -> None:
         count = arrays[len(example)]
         count[0] += count[0] < 8
 
-    kernels._run = replace(kernels._run, steps=(one_more, *kernels._run.steps))  # as of kernels that stop too late
+    assert kernels._host is not None
+    late = replace(kernels._host.plan, steps=(one_more, *kernels._host.plan.steps))
+    kernels._host = kernels._host._replace(run=late)  # as of kernels that stop too late
     assert not kernels.agree_with(executable, example)
 
 

@@ -94,6 +94,11 @@ class Cpu:
             }
         return with_shared_kernels(launches)
 
+    @property
+    def takes_numbers(self) -> bool:
+        """Kernels read where numbers lie."""
+        return False
+
     def lower_slices(self, graph: Graph, slices: Slices) -> dict[int, Launch]:
         """The launches of a kernel graph that compute its first slices, as many as a call says.
 
