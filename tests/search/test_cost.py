@@ -89,7 +89,7 @@ def test_a_product_of_concatenations_is_computed_as_two_products() -> None:
     assert cost.compute == pytest.approx({IndexSpace(m | n | d): each, IndexSpace(m | n | r): each})
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80", "cuda:sm_90"])
+@pytest.mark.parametrize("target", ["cpu", pytest.param("cuda:sm_80", marks=pytest.mark.slow), "cuda:sm_90"])
 @pytest.mark.parametrize("name", PAPER)
 def test_a_finished_graph_costs_what_its_schedule_was_predicted_to(name: str, target: str) -> None:
     device, compared = device_for(target), 0
