@@ -18,7 +18,7 @@ _OBJECT = "kernel"
 """What compiled kernels are called among the kinds of documents."""
 _SHOWN = 12
 """Digits of a key that a list for people shows."""
-KINDS = ("result", "structures", "duel", "calls", "library", "joins", "plan", "cubin", _OBJECT)
+KINDS = ("result", "structures", "duel", "calls", "library", "joins", "plan", "cubin", "host", _OBJECT)
 """What mugraph keeps."""
 _PLAN, _DECIDING = "plan", ("result", "duel", "library", "joins")
 """How graphs are cut goes by what else was found out: without it, they are cut anew."""
