@@ -4,13 +4,13 @@
     python benchmarks/cutoff_pairs.py --families 5 --spans 5 --verified 5 --output /tmp/cutoffs.json
 
 A *family* is a random function of two tensors (`mugraph.testing.summed_functions`), the same in other words, and with
-mistakes. The rules count at how many sizes two of them must be equal to be so at all. A pair that agrees there modulo
-2**61 - 1 is accepted, and wrong if it differs at another size, of up to 8 and two more than the last that was looked at. The same is
+mistakes. The rules count at how many sizes two of them must be equal to be so at all. A pair that agrees there modulo 2**61
+- 1 is accepted, and wrong if it differs at another size, of up to 8 and two more than the last that was looked at. The same is
 asked of the checker's own count, of the functions as programs with names for sizes (`mugraph.checker.sum_orders`), which may
-be another. *Spans* are products of up to three sums over rows and of numbers made of the size: all linear combinations of them
-that vanish at the sizes that decide are computed, and must vanish at the others, so that all pairs of combinations are asked
-about at once. With one size fewer some do not (`spans with one size fewer: wrong`). Pairs that are *verified* are asked of
-`mugraph.verify(dynamic=)`; what it calls equivalent is compared at sizes from 1 to 8. Exit code 1 where something that was
+be another. *Spans* are products of up to three sums over rows and of numbers made of the size: all linear combinations of
+them that vanish at the sizes that decide are computed, and must vanish at the others, so that all pairs of combinations are
+asked about at once. With one size fewer some do not (`spans with one size fewer: wrong`). Pairs that are *verified* are asked
+of `mugraph.verify(dynamic=)`; what it calls equivalent is compared at sizes from 1 to 8. Exit code 1 where something that was
 accepted differs. Totals go to `benchmarks/results/cutoff-pairs.json`.
 """
 

@@ -29,6 +29,9 @@ def total_of_three(x, w):
 
 def largest(x, w):
     return (x * w).amax(0)
+
+def least(x, w):
+    return -(-x * w).amin(0)
 """
 ROWS = ["--dynamic", "x:0=rows:1:4096"]
 
@@ -72,7 +75,7 @@ def test_functions_that_differ_at_some_size_have_no_certificate(
     file = tmp_path / "none.json"
     assert main(["verify", f"{source}:total", f"{source}:total_of_three", *ROWS, "-o", str(file)]) == 1
     assert "different" in capsys.readouterr().out
-    assert main(["verify", f"{source}:largest", f"{source}:largest", *ROWS, "-o", str(file)]) == 3
+    assert main(["verify", f"{source}:largest", f"{source}:least", *ROWS, "-o", str(file)]) == 3
     assert "no certificate" in capsys.readouterr().out
     assert not file.exists()
 

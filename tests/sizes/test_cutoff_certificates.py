@@ -129,7 +129,8 @@ def test_a_function_that_is_these_programs_at_their_sizes_alone_is_refused(certi
 
     def other(x: torch.Tensor) -> torch.Tensor:
         product: Any = functools.reduce(operator.mul, [x.shape[0] - size for size in sizes])
-        return spread(x) * (product + 1)
+        made: torch.Tensor = spread(x) * (product + 1)
+        return made
 
     question = Question.of(verify, (other, spread_at_once), (torch.randn(3, 2),), {0: {0: N}}, None, OPTIONS)
     with pytest.raises(SizeMatters, match="its program is another one"):

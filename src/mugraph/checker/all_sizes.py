@@ -28,8 +28,8 @@ from mugraph.checker.zero_divisors import has_value
 FORMAT = 1
 PARTS = ("form", "cutoffs", "programs", "record")
 """What a certificate consists of, in the order in which it is checked."""
-_ENTRIES = {"format", "claim", "version", "dimensions", "places", "inputs", "max_error", "error_bound", "parts"}
-_OF_PART = {"ranges", "cutoffs", "left", "right", "tests"}
+_ENTRIES = {"format", "claim", "version", "dimensions", "places", "inputs", "arguments", "max_error", "error_bound", "parts"}
+_OF_PART = {"ranges", "cuts", "cutoffs", "left", "right", "tests"}
 _OF_TEST = {"sizes", "left", "right", "certificate"}
 Sizes = tuple[int, ...]
 Ranges = tuple[range, ...]
@@ -115,7 +115,7 @@ def _examined(
     with examined(parts, "programs"):
         for part, conditions in zip(document["parts"], said, strict=True):
             for test in part["tests"]:
-                tests, error = _tested(document["inputs"], part, conditions, test, rounds, rng, tell)
+                tests, error = _tested(_inputs(document, part), part, conditions, test, rounds, rng, tell)
                 total, worst = total + tests, max(worst, error)
         if worst > max_error:
             raise Undecided(f"tests agreed, with a bound of {worst:.3g}; the certificate asks for {max_error:.3g}")
@@ -161,7 +161,10 @@ def _declared(document: Json) -> dict[str, range]:
         declared[dimension["name"]] = sizes_said(dimension)
     if not declared or len(declared) != len(document["dimensions"]):
         raise Rejected("dimensions are none, or have one name twice")
-    if any(name not in declared for shape in document["inputs"] for name in shape if isinstance(name, str)):
+    shapes = [*document["inputs"], *(shape for part in document["parts"] for shape in part["cuts"])]
+    if type(document["arguments"]) is not int or not 0 <= document["arguments"] <= len(document["inputs"]):
+        raise Rejected("arguments are no number of inputs")
+    if any(name not in declared for shape in shapes for name in shape if isinstance(name, str)):
         raise Rejected("an input has a size that is no dimension's")
     if {name for _, _, name in document["places"]} != declared.keys():
         raise Rejected("places are not of all dimensions")
@@ -212,7 +215,7 @@ def _check_sizes(part: Json, ranges: Mapping[str, range], conditions: Conditions
     sizes = [tuple(test["sizes"][name] for name in ranges) for test in part["tests"]]
     if any(test.keys() != _OF_TEST or [*test["sizes"]] != [*ranges] for test in part["tests"]):
         raise Rejected("a test has other entries, or other dimensions")
-    if sizes != [*itertools.product(*chosen)]:
+    if math.prod(map(len, chosen)) != len(sizes) or sizes != [*itertools.product(*chosen)]:
         raise Rejected("tests are at other sizes than those that its cutoffs say")
 
 
@@ -231,6 +234,12 @@ def _deciding(name: str, of: range, cutoffs: Json | None, conditions: Conditions
 
 
 # --- the programs there ------------------------------------------------------------------------------------------------
+
+
+def _inputs(document: Json, part: Json) -> list[list[int | str]]:
+    """The shapes of the inputs of a part's programs: arguments, what stands for calls in both, and what functions bring along."""
+    count = document["arguments"]
+    return [*document["inputs"][:count], *part["cuts"], *document["inputs"][count:]]
 
 
 def _tested(

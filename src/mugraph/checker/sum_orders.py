@@ -441,8 +441,9 @@ def _sliced(walk: _Walk, index: int, node: Json, reads: list[Elements]) -> Eleme
 def _replaced(walk: _Walk, index: int, x: Elements, dim: int, size: int) -> Elements:
     """Elements in other places along a dimension, which has another size."""
     shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
-    moved = dim in _dims(x.divisors)
-    return replace(x.hidden(_dims(x.divisors), walk.named[index]) if moved else x, shape=shape)
+    gone = frozenset({dim} if size == 1 else ())
+    made = x.hidden(_dims(x.divisors) - gone, walk.named[index]) if dim in _dims(x.divisors) else x
+    return replace(made, shape=shape, varies=x.varies - gone)
 
 
 def _joined(walk: _Walk, index: int, node: Json, reads: list[Elements]) -> Elements:

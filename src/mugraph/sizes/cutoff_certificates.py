@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch.utils._pytree import tree_leaves
+
 from mugraph.frontend.comparison import Comparison, compared
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.ir.graph import Graph
@@ -40,6 +42,7 @@ def certificate_of(question: Question, answer: Answer, *, max_error: float, seed
             [argument, position, dim.name] for argument, of in question.declared.dynamic.items() for position, dim in of.items()
         ],
         "inputs": _inputs(question, answer.parts[-1]),
+        "arguments": len(tree_leaves((question.args, question.kwargs))),
         "max_error": max_error,
         "error_bound": bound,
         "parts": parts,
@@ -50,8 +53,8 @@ def certificate_of(question: Question, answer: Answer, *, max_error: float, seed
 
 def pair_at(question: Question, families: Sequence[Family], sizes: Sizes) -> Comparison:
     """The programs of both functions at some sizes, as they are recorded for all sizes, or without families as they are."""
-    args, kwargs = question.examples(sizes)
-    sides = [family.program(args, kwargs) for family in families] or question.functions
+    args, kwargs = question.examples(sizes, families[0].cuts if families else ())
+    sides = [family.cut_program(args, kwargs) for family in families] or question.functions
     pair = compared(sides[0], sides[1], kwargs or args)
     if pair.mismatch is not None:
         raise SizeMatters(f"at {question.text(sizes)} {pair.mismatch}")
@@ -70,14 +73,15 @@ def _claim(dims: Sequence[Dim], bound: float) -> str:
 
 
 def _inputs(question: Question, part: DecidedPart) -> list[list[int | str]]:
-    """The shapes of the programs' inputs, with names for sizes."""
+    """The shapes of the functions' inputs, with names for sizes."""
     pair = pair_at(question, part.families, part.sizes[0])
     shapes: list[list[int | str]] = [[*node.output.shape] for node in pair.left.inputs()]
     for argument, tensor, position, dim in question.declared.places(question.args, question.kwargs):
         if (argument,) not in pair.arguments:
             raise SizeMatters(f"argument {argument!r} is no input of the programs")
         shapes[pair.arguments.index((argument,))][position % tensor.dim()] = dim.name
-    return shapes
+    count, cuts = len(tree_leaves((question.args, question.kwargs))), len(part.families[0].cuts) if part.families else 0
+    return shapes[:count] + shapes[count + cuts :]
 
 
 class _Tests:
@@ -106,6 +110,7 @@ def _part(question: Question, part: DecidedPart, tests: _Tests) -> dict[str, Any
     names = [dim.name for dim in part.ranges]
     record: dict[str, Any] = {
         "ranges": {dim.name: [dim.low, dim.high, dim.multiple_of] for dim in part.ranges},
+        "cuts": [[*cut.shape] for cut in part.families[0].cuts] if part.families else [],
         "cutoffs": None,
         "left": None,
         "right": None,

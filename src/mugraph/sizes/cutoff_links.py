@@ -38,7 +38,7 @@ def check_programs(question: Question, document: Mapping[str, Any], orders: Orde
             for test in record["tests"]:
                 _check_equal(question, (), tuple(test["sizes"].values()), [graph_from_json(test[side]) for side in _SIDES])
             continue
-        families = known.get(ranges) or tuple(question.family_of(fn, ranges) for fn in question.functions)
+        families = known.get(ranges) or question.families_of(ranges)
         _check_family(question, families, record, ranges, orders)
 
 

@@ -26,7 +26,8 @@ from mugraph.frontend.calls.pytree import Traced
 from mugraph.frontend.comparison import Comparison, compared
 from mugraph.frontend.recording.compiler_questions import asked_outside_torch
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
-from mugraph.frontend.symbolic_sizes.count_rules import Counted, Returned, counted
+from mugraph.frontend.symbolic_sizes.count_rules import Counted, Returned
+from mugraph.frontend.symbolic_sizes.cut_points import Cut, cut_where_needed, with_inputs
 from mugraph.frontend.symbolic_sizes.index_counts import Cutoff, cutoffs
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
@@ -171,7 +172,7 @@ class Question:
         """What decides about ranges that have either 1 alone or nothing below 2; raises SizeMatters where nothing does."""
         if math.prod(len(dim.sizes) for dim in ranges) <= _LISTED:
             return DecidedPart(tuple(ranges), tuple(itertools.product(*(dim.sizes for dim in ranges))))
-        families = tuple(self.family_of(fn, ranges) for fn in self.functions)
+        families = self.families_of(ranges)
         found = _cutoffs(*(family.counted.outputs for family in families))
         chosen = tuple(itertools.product(*chosen_sizes(ranges, found)))
         self._check_amount(chosen)
@@ -204,9 +205,15 @@ class Question:
             total[id(tensor)] = bytes_of // tensor.shape[position] * chosen[dim.name]
         return sum(total.values())
 
-    def examples(self, sizes: Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def examples(self, sizes: Sizes, cuts: Sequence[Cut] = ()) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of some sizes, and what stands for calls behind them."""
         check_time(self.deadline, f"what they are at {self.text(sizes)}")
-        return self.declared.resized(sizes, self.args, self.kwargs)
+        args, kwargs = self.declared.resized(sizes, self.args, self.kwargs)
+        chosen = dict(zip(self.declared.dims, sizes, strict=True))
+        more = [cut.example(chosen) for cut in cuts]
+        if not kwargs:
+            return (*args, *more), {}
+        return args, kwargs | {f"cut_{place}": tensor for place, tensor in enumerate(more)}
 
     def _decided(self, sizes: Sizes) -> Verdict:
         """The verdict on the functions at some sizes; raises SizeMatters where one is no program there."""
@@ -221,12 +228,15 @@ class Question:
 
         Raises SizeMatters where the functions do not differ as the calls do, and where nothing follows for other sizes.
         """
-        args, kwargs = self.examples(sizes)
+        args, kwargs = self.examples(sizes, families[0].cuts)
         examples = kwargs or args
-        left, right = (family.program(args, kwargs) for family in families)
+        left, right = (family.cut_program(args, kwargs) for family in families)
         verdict = self.decide(left, right, examples)
-        if verdict.outcome is Outcome.DIFFERENT:
+        reason = next((cut.reason for cut in families[0].cuts), "")
+        if verdict.outcome is Outcome.DIFFERENT or (reason and not verdict.equivalent):
             own = self._decided(sizes)
+            if own.equivalent and reason:
+                raise SizeMatters(f"{reason}, and they are not shown to agree whatever stands there")
             if own.equivalent:
                 raise SizeMatters(f"at {self.text(sizes)} their recorded calls differ, and they do not; please report this")
             return own
@@ -249,8 +259,14 @@ class Question:
             if not self.decide(fn, family.program(args, kwargs), kwargs or args).equivalent:
                 raise SizeMatters(f"the program of one at {self.text(sizes)} is another one than is recorded for all sizes")
 
-    def family_of(self, fn: Fn, ranges: Sequence[Dim]) -> Family:
-        """A function's calls at all sizes of ranges; raises SizeMatters where they are not known, or not counted."""
+    def families_of(self, ranges: Sequence[Dim]) -> tuple[Family, ...]:
+        """Both functions' calls at all sizes of ranges; raises SizeMatters where they are not known, or not counted."""
+        numbers: dict[Any, int] = {}
+        found = [self._family_of(fn, ranges, numbers) for fn in self.functions]
+        cuts = tuple({cut.number: cut for family in found for cut in family.own.values()}.values())
+        return tuple(replace(family, cuts=cuts) for family in found)
+
+    def _family_of(self, fn: Fn, ranges: Sequence[Dim], numbers: dict[Any, int]) -> Family:
         varying = {dim.name: dim for dim in ranges if dim.low < dim.high}
         kept = {
             argument: {place: varying[dim.name] for place, dim in dims.items() if dim.name in varying}
@@ -266,7 +282,8 @@ class Question:
         for node in calls.graph.nodes:
             if node.op == "get_attr" and not bool(torch.isfinite(getattr(calls, node.target)).all()):
                 raise SizeMatters("a tensor that a function brings along has numbers that are not finite")
-        return Family(calls, program.call_spec.out_spec, counted(calls.graph, names))
+        cut = cut_where_needed(calls, names, numbers)
+        return Family(calls, program.call_spec.out_spec, cut.counted, cut.cuts)
 
     def _generic(self, ranges: Sequence[Dim], declared: Declared) -> Sizes:
         """Sizes at which a function is recorded, each another one where there are as many."""
@@ -280,11 +297,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What PyTorch recorded of a function with symbols for sizes, and bounds on what it returns."""
+    """What PyTorch recorded of a function with symbols for sizes, and bounds on what it returns; `cuts` are the calls that inputs
+    stand for in it, its `own`, and in another function that it is compared with."""
 
     calls: fx.GraphModule
     results: TreeSpec
     counted: Counted
+    own: Mapping[fx.Node, Cut]
+    cuts: tuple[Cut, ...] = ()
 
     @property
     def has_values(self) -> bool:
@@ -294,6 +314,11 @@ class Family:
     def program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """The calls at the sizes of arguments."""
         return program_of_calls(self.calls, functools.partial(tree_unflatten, treespec=self.results), args, kwargs)
+
+    def cut_program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+        """The same, with inputs behind the arguments for what is cut."""
+        calls = with_inputs(self.calls, self.own, self.cuts)
+        return program_of_calls(calls, functools.partial(tree_unflatten, treespec=self.results), args, kwargs)
 
 
 def _parts(dims: Sequence[Dim]) -> list[tuple[Dim, ...]]:
