@@ -18,7 +18,7 @@ _OBJECT = "kernel"
 """What compiled kernels are called among the kinds of documents."""
 _SHOWN = 12
 """Digits of a key that a list for people shows."""
-KINDS = ("result", "structures", "duel", "calls", "library", "joins", "cubin", _OBJECT)
+KINDS = ("result", "structures", "duel", "calls", "library", "joins", "cubin", "host", _OBJECT)
 """What mugraph keeps."""
 
 app = typer.Typer(help="List, remove or carry away results and compiled kernels.", rich_markup_mode=None)
