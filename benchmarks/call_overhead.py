@@ -5,7 +5,8 @@
 
 Contestants are called in bursts of 100, 100 bursts each, in random order and in one run, under `torch.inference_mode()`; the
 median of the bursts is printed with the quartiles. Kernels are kept here however fast they are (`profile=False`). Results go to
-`benchmarks/results/call-overhead.json`.
+`benchmarks/results/call-overhead.json`. Beside the function stand muGraphs of 1, 3 and 10 kernels that follow each other, on as
+small a tensor.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,11 +29,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
 import mugraph
+from mugraph.ir import DType, GraphBuilder, Level
+from mugraph.runtime import Executable, build
 from mugraph.runtime.baselines import EAGER, BaselineComparison
 from mugraph.runtime.benchmarking import Duel, Spread
 
 RESULT = Path(__file__).parent / "results" / "call-overhead.json"
 BURSTS, CALLS = 100, 100
+CHAINS = (1, 3, 10)
+"""Numbers of kernels that follow each other."""
 
 
 def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -47,6 +53,17 @@ def decorated() -> Callable[..., Any]:
         optimized(*_inputs())
     assert optimized.results
     return optimized
+
+
+def chain(count: int) -> Executable:
+    """Kernels of which each takes the hyperbolic tangent of what the one before it made, which is [8, 8]."""
+    kernel = GraphBuilder(Level.KERNEL)
+    value = kernel.input("x", (8, 8), DType.FP32)
+    for _ in range(count):
+        block = GraphBuilder(Level.BLOCK, grid=(1,))
+        made = block.add("tanh", block.iterator(0, kernel.tensor(value), (None,), None))
+        (value,) = kernel.graph_defined(block.build([block.add("output_saver", made, omap=(0,))]), [value])
+    return build(kernel.build([value]))
 
 
 def _inputs() -> tuple[torch.Tensor, ...]:
@@ -75,6 +92,7 @@ def main() -> None:
         exact = fused(x.double(), y.double(), z.double())
         errors = {name: float((call().double() - exact).abs().max()) for name, call in contestants.items() if name != "torch.add"}
         assert max(errors.values()) < 1e-5, errors
+        contestants |= {f"kernels: {count}": partial(chain(count), x) for count in CHAINS}
         turns = [name for name in contestants for _ in range(BURSTS)]
         random.Random(0).shuffle(turns)
         times: dict[str, list[float]] = {name: [] for name in contestants}

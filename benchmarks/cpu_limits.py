@@ -50,7 +50,7 @@ static void read_share(void *data)
 {{
     reading *p = data;
     long first, last;
-    share(p->pieces, 1, &first, &last);
+    share(p->pieces, &first, &last);
     vec sums[{_PIECE}] = {{0}};
     for (long piece = first; piece < last; ++piece)
 #pragma GCC unroll {_PIECE}

@@ -8,8 +8,10 @@ The search's best candidates, those that begin with a library's product among th
 rounds in random order, one thread each. Times are medians of processor time, which other work on the machine disturbs least.
 `correlation` is Spearman's, of predicted and measured times of the candidates of a case; `regret`, how much slower than the
 fastest candidate the first predicted one is; `library_error` the median of measured over predicted for candidates with a
-library's product, over that of the others: 1 where the two kinds are predicted alike. Points are kept with their muGraphs, so
-that a later version can say what it predicts of them. Records go to `benchmarks/results/cpu-order.json`, which `--again` reads.
+library's product, over that of the others: 1 where the two kinds are predicted alike; `ordered` the share of the pairs of
+candidates whose times differ by more than a tenth that are in the right order, of all cases; `error` measured over predicted.
+Points are kept with their muGraphs, so that a later version can say what it predicts of them. Records go to
+`benchmarks/results/cpu-order.json`, which `--again` reads.
 """
 
 from __future__ import annotations
@@ -34,13 +36,14 @@ from gpu_order import ranking
 from kept import Record, records
 from mugraph.devices import Device, device_for
 from mugraph.frontend import trace
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
 from mugraph.ir.serialize import graph_from_json, graph_to_json
 from mugraph.lower import construct
 from mugraph.runtime import build
 from mugraph.search import search
 from mugraph.search.algorithm1.candidates import predicted_seconds
+from mugraph.search.scheduling.product_rates import with_product_rate
+from ranks import ordered_pairs
 
 RESULT = Path(__file__).parent / "results" / "cpu-order.json"
 PROGRAMS = ("rmsnorm", "gated-mlp", "lora", "swiglu")
@@ -49,6 +52,8 @@ ATTENTION, HEADS = "attention", 12
 ROWS = (1, 8, 64)
 ROUNDS, SECONDS = 15, 20.0
 """Rounds of all candidates of a case, and after how long no further one starts."""
+APART = 0.1
+"""How far the times of two candidates must differ for their order to count."""
 
 
 class Attention(torch.nn.Module):
@@ -68,20 +73,21 @@ def case_of(program: str, rows: int, dtype: str) -> cpu.Case:
     return cpu.Case(Attention(), tuple(torch.randn(1, rows, HEADS * 64).to(cpu.DTYPES[dtype]) for _ in range(3)))
 
 
-def candidates(case: cpu.Case, most: int, device: Device) -> list[Graph]:
-    """The best candidates of a case, by rank, its weights constant."""
+def program_of(case: cpu.Case) -> Graph:
+    """The program of a case, its weights constant."""
     program = trace(case.module, case.inputs).graph
     names = [str(program.nodes[index]["name"]) for index, node in enumerate(program.nodes) if node.is_input]
-    constant = program.with_constants(names[len(case.inputs) :])
-    return [construct(candidate.graph) for candidate in search(constant, device).candidates[:most]]
+    return program.with_constants(names[len(case.inputs) :])
 
 
 def measured(program: str, rows: int, dtype: str, most: int) -> Record:
     """The points of a case: each candidate's muGraph, predicted and measured seconds."""
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    case, device = case_of(program, rows, dtype), machine(program, dtype)
-    graphs = candidates(case, most, device)
+    case = case_of(program, rows, dtype)
+    searched = program_of(case)
+    device = machine(searched)
+    graphs = [construct(candidate.graph) for candidate in search(searched, device).candidates[:most]]
     tensors = [*case.inputs, *case.module.state_dict().values()]
     runs = [_called(graph, tensors) for graph in graphs]
     times = _in_turns(runs)
@@ -94,13 +100,12 @@ def measured(program: str, rows: int, dtype: str, most: int) -> Record:
         }
         for graph, taken in zip(graphs, times, strict=True)
     ]
-    return {"points": points, **summed_up(points)}
+    return {"searched": graph_to_json(searched), "points": points, **summed_up(points)}
 
 
-def machine(program: str, dtype: str) -> Device:
-    """This machine as costs see it in a program: it multiplies by packed weights, or by matrices of a batch."""
-    device = device_for("cpu")
-    return device.with_batches(DType.parse(dtype)) if program == ATTENTION else device.with_packed_weights()
+def machine(program: Graph) -> Device:
+    """This machine as costs see it in a program: it multiplies by packed weights, or by matrices of a batch, and so many rows."""
+    return with_product_rate(program, device_for("cpu"))
 
 
 def _called(graph: Graph, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
@@ -138,7 +143,9 @@ def summed_up(points: Sequence[Record]) -> Record:
     errors = {kind: [p["measured"] / p["predicted"] for p in points if p["library"] is kind] for kind in (False, True)}
     both = all(errors.values())
     apart = statistics.median(errors[True]) / statistics.median(errors[False]) if both else None
-    return {**ranking(entries), "library_error": apart}
+    right, pairs = ordered_pairs([p["predicted"] for p in points], [p["measured"] for p in points], APART)
+    error = statistics.median(p["measured"] / p["predicted"] for p in points)
+    return {**ranking(entries), "library_error": apart, "right": right, "pairs": pairs, "error": error}
 
 
 def _predicted(entry: Record) -> float:
@@ -147,7 +154,7 @@ def _predicted(entry: Record) -> float:
 
 def again(record: Record) -> Record:
     """A record as this version predicts its candidates."""
-    device = machine(record["program"], record["dtype"])
+    device = machine(graph_from_json(record["searched"]))
     points = [{**p, "predicted": predicted_seconds(graph_from_json(p["graph"]), device)} for p in record["points"]]
     return {**record, "points": points, **summed_up(points)}
 
@@ -164,6 +171,8 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
         "within_10_percent": sum(regret <= 0.1 for regret in regrets),
         "cases": len(found),
         "library_error": statistics.median(apart) if apart else None,
+        "ordered": sum(entry["right"] for entry in found) / max(1, sum(entry["pairs"] for entry in found)),
+        "error": statistics.median(entry["error"] for entry in found),
     }
 
 

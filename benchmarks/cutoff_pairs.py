@@ -3,14 +3,15 @@
     python benchmarks/cutoff_pairs.py                              # some 4,000 pairs, 100 spans, 30 pairs by mugraph.verify
     python benchmarks/cutoff_pairs.py --families 5 --spans 5 --verified 5 --output /tmp/cutoffs.json
 
-A *family* is a random function of two tensors (`mugraph.testing.summed_functions`), the same in other words, and with mistakes.
-The rules count at how many sizes two of them must be equal to be so at all. A pair that agrees there modulo 2**61 - 1 is
-accepted, and wrong if it differs at another size, of up to 8 and two more than the last that was looked at. *Spans* are
-products of up to three sums over rows and of numbers made of the size: all linear combinations of them that vanish at the sizes
-that decide are computed, and must vanish at the others, so that all pairs of combinations are asked about at once. With one
-size fewer some do not (`spans with one size fewer: wrong`). Pairs that are *verified* are asked of `mugraph.verify(dynamic=)`;
-what it calls equivalent is compared at sizes from 1 to 8. Exit code 1 where something that was accepted differs. Totals go to
-`benchmarks/results/cutoff-pairs.json`.
+A *family* is a random function of two tensors (`mugraph.testing.summed_functions`), the same in other words, and with
+mistakes. The rules count at how many sizes two of them must be equal to be so at all. A pair that agrees there modulo 2**61
+- 1 is accepted, and wrong if it differs at another size, of up to 8 and two more than the last that was looked at. The same is
+asked of the checker's own count, of the functions as programs with names for sizes (`mugraph.checker.sum_orders`), which may
+be another. *Spans* are products of up to three sums over rows and of numbers made of the size: all linear combinations of
+them that vanish at the sizes that decide are computed, and must vanish at the others, so that all pairs of combinations are
+asked about at once. With one size fewer some do not (`spans with one size fewer: wrong`). Pairs that are *verified* are asked
+of `mugraph.verify(dynamic=)`; what it calls equivalent is compared at sizes from 1 to 8. Exit code 1 where something that was
+accepted differs. Totals go to `benchmarks/results/cutoff-pairs.json`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
 import mugraph
+from mugraph.checker.saved_files import Undecided
+from mugraph.checker.sum_orders import conditions_of
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.testing.named_sizes import NAME, Template, template_of_function
 from mugraph.testing.summed_functions import (
     WIDTH,
     Member,
@@ -86,29 +90,46 @@ def drawn_plans(seed: int, steps: int, members: int) -> list[Plan]:
 def judged_family(seed: int, counts: Counter[str]) -> list[str]:
     """Count pairs of functions and what became of them; what is wrong with them."""
     members: list[Member] = []
+    templates: list[Template] = []
     for plan in drawn_plans(seed, 5, MEMBERS):
         try:
             members.append(Member(function_of(plan)))
+            templates.append(template_of_function(function_of(plan)))
         except SizeMatters:
             counts["functions refused"] += 1
     wrong = []
-    for left, right in itertools.combinations(members, 2):
-        sizes = left.deciding_sizes(right)
-        if len(sizes) > MOST_SIZES:
-            counts["pairs with too many sizes"] += 1
-            continue
-        counts["pairs"] += 1
-        others = range(1, max(*SIZES, sizes[-1] + 2) + 1)
-        differ = [size for size in others if left.agrees(right, size, seed + 1) is False]
-        accepted = left.is_accepted(right, sizes, seed)
-        counts["pairs accepted"] += accepted
-        counts["pairs that differ"] += bool(differ)
-        counts["pairs that differ, and not at the first size"] += bool(differ) and differ[0] > 1
-        early = left.is_accepted(right, sizes[:1], seed) and left.is_accepted(right, sizes[:-1], seed)
-        counts["pairs with one size fewer: wrong"] += early and bool(differ)
-        if accepted and differ:
-            wrong.append(f"family {seed}: accepted at {[*sizes]}, differs at {differ}")
+    for (left, ours), (right, theirs) in itertools.combinations(zip(members, templates, strict=True), 2):
+        wrong += judged_pair(left, right, left.deciding_sizes(right), seed, counts, "pairs")
+        wrong += judged_pair(left, right, checked_sizes(ours, theirs), seed, counts, "pairs by the checker")
     return wrong
+
+
+def checked_sizes(left: Template, right: Template) -> range:
+    """The sizes at which equality is equality at all, as the checker counts; none where it does not know."""
+    try:
+        conditions = conditions_of(left, right, [NAME])
+    except Undecided:
+        return range(0)
+    first, count = conditions.cutoffs[NAME]
+    return range(first, first + count)
+
+
+def judged_pair(left: Member, right: Member, sizes: range, seed: int, counts: Counter[str], what: str) -> list[str]:
+    """Count a pair that sizes decide about; what is wrong with it."""
+    if not 0 < len(sizes) <= MOST_SIZES:
+        counts[f"{what} with {'too many' if sizes else 'no'} sizes"] += 1
+        return []
+    counts[what] += 1
+    others = range(1, max(*SIZES, sizes[-1] + 2) + 1)
+    differ = [size for size in others if left.agrees(right, size, seed + 1) is False]
+    accepted = left.is_accepted(right, sizes, seed)
+    counts[f"{what} accepted"] += accepted
+    counts[f"{what} that differ"] += bool(differ)
+    counts[f"{what} that differ, and not at the first size"] += bool(differ) and differ[0] > 1
+    counts[f"{what}: tests"] += len(sizes)
+    early = left.is_accepted(right, sizes[:1], seed) and left.is_accepted(right, sizes[:-1], seed)
+    counts[f"{what} with one size fewer: wrong"] += early and bool(differ)
+    return [f"family {seed}: {what}: accepted at {[*sizes]}, differs at {differ}"] if accepted and differ else []
 
 
 def judged_span(seed: int, counts: Counter[str]) -> list[str]:

@@ -86,6 +86,7 @@ QUEUE = (
     ),
     Entry("reductions", (_PAIRS, "reductions", "rmsnorm", "qknorm", "--output", "{results}/reductions.json"), 300),
     Entry("scores", (_PAIRS, "scores", "prefill-128", "prefill-512", "--batches", "1", "--output", "{results}/scores.json"), 300),
+    Entry("slices", ("benchmarks/gpu_slices.py", "--output", "{results}/slices.json"), 360),
     Entry("prefetch", (_PAIRS, "prefetch", "gqa", "gated-mlp", "--output", "{results}/prefetch.json"), 300),
     Entry("lowered_order", (_PAIRS, "lowered-order", "--output", "{results}/lowered_order.json"), 540),
     Entry("products", ("benchmarks/gpu_products.py", "--output", "{results}/products.json"), 540),

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from dataclasses import replace
 from unittest import mock
 
 import torch
 
 from mugraph.ir import DType, Graph, GraphBuilder, Level
-from mugraph.lower.workspace import Workspace, plan_workspace
+from mugraph.lower.workspace import plan_workspace
 from mugraph.runtime import Executable, build, call_plan
 
 SHAPES = ((64, 64), (256, 256), (1024, 1024), (4096, 2048))
@@ -53,7 +54,8 @@ def pairs(shape: tuple[int, int], seconds: float) -> list[tuple[float, float]]:
 
 def planned_without(executable: Executable) -> Executable:
     """The executable with its call planned with memory of its own for each tensor."""
-    with mock.patch.object(call_plan, "plan_workspace", return_value=Workspace({}, 0, 0)):
+    workspace = replace(plan_workspace(executable.graph), offsets={}, bytes=0, bound=0)
+    with mock.patch.object(call_plan, "plan_workspace", return_value=workspace):
         executable(*(torch.randn(node.output.shape) for node in executable.graph.inputs()))
     return executable
 

@@ -1,6 +1,7 @@
 """Products of parameters in tests: of every two values that stand together somewhere one row runs always, all rows at night.
 
 Most mistakes need two values at once; a product of four parameters has rows by the hundred, and its pairs are in a tenth of them.
+Of seeds a few run always, and all at night.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def pairwise(**values: Sequence[Any]) -> pytest.MarkDecorator:
         for places in itertools.product(*counts)
     ]
     return pytest.mark.parametrize(tuple(values), rows)
+
+
+def first_by_day(values: Iterable[Any], count: int) -> list[Any]:
+    """Values of a parameter, as seeds, of which the first `count` run always and all at night."""
+    return [value if place < count else pytest.param(value, marks=pytest.mark.slow) for place, value in enumerate(values)]
 
 
 def covering(counts: Sequence[Iterable[int]]) -> list[Places]:

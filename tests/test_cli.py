@@ -20,10 +20,11 @@ from mugraph.cli import doctor, main
 from mugraph.cli.arguments import processes_of
 from mugraph.cli.cache import KINDS
 from mugraph.cli.output import dropped
+from mugraph.devices import host, measured_host
 from mugraph.devices.host import available_cores
 from mugraph.lower.pipeline import PIPELINE
 from mugraph.lower.tile_text import parse_kernel
-from mugraph.pieces import kept_joins, library_ways, piece_optimizer, whole_calls
+from mugraph.pieces import kept_joins, kept_plans, library_ways, piece_optimizer, whole_calls
 from mugraph.results.data import Rejection
 from mugraph.runtime import baselines
 from mugraph.search import structure_cache
@@ -332,6 +333,43 @@ def test_doctor_has_a_line_per_subject(capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(capsys.readouterr().out)["python"]["ok"] is True
 
 
+MEASURED = {
+    "about": "measured 2026-01-02, 2 threads",
+    "memory": {"bandwidth_per_core": 21e9, "bandwidth_most": 21e9},
+    "matmul_flops_per_core": {"fp32": 123e9, "bf16": 456e9},
+    "products": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "cache", "said"),
+    [
+        (1.0, "on", "kept; MUGRAPH_HOST_RATES=table"),
+        (2.0, "on", "not kept, since"),
+        (1.0, "off", "not kept; unset MUGRAPH_CACHE"),
+    ],
+)
+def test_doctor_measures_this_host_when_asked_and_keeps_what_a_quiet_one_reaches(
+    slowdown: float, cache: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE", cache)
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("mugraph.runtime.host_rates.measured_host", lambda: MEASURED)
+    monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: slowdown)
+    host._host_of.cache_clear()
+    try:
+        assert main(["doctor", "--measure"]) == 0
+        lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()}
+        assert said in lines["measured"]
+        kept = lines["measured"].startswith("ok")
+        assert kept == ("21 GB/s" in lines["cpu"] and "measured 2026-01-02" in lines["cpu"])
+        assert kept != ("assumed" in lines["cpu"] and "mugraph doctor --measure times it" in lines["cpu"])
+        assert main(["cache", "rm", "host"]) == 0
+        assert f"removed {int(kept)} entries" in capsys.readouterr().out
+    finally:
+        host._host_of.cache_clear()
+
+
 @pytest.mark.parametrize("subject", doctor.CHECKS)
 def test_doctor_survives_whatever_is_broken(
     subject: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -409,6 +447,18 @@ def test_cache_is_listed_and_removed(
     assert listed(capsys) == []
 
 
+@pytest.mark.parametrize(("kind", "left"), [("duel", {"calls"}), ("library", {"duel", "calls"}), ("calls", {"duel", "plan"})])
+def test_how_graphs_are_cut_is_forgotten_with_what_it_rests_on(
+    kind: str, left: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path))
+    for kept in ("duel", "calls", "plan"):
+        Store().put(kept, "key", {"n": 1})
+    assert main(["cache", "rm", kind]) == 0
+    capsys.readouterr()
+    assert {entry["kind"] for entry in listed(capsys)} == left
+
+
 def test_the_list_of_what_is_kept_says_when_and_of_what(
     program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -432,9 +482,9 @@ def test_kinds_that_do_not_exist_are_refused(
     for command in ("ls", "rm"):
         assert main(["cache", command, "results"]) == 2
         assert "'results'" in (line := error_line(capsys))
-        assert "result, structures, duel, calls, library, joins, cubin, kernel" in line
-    pieces = {piece_optimizer.KIND, library_ways.KIND, kept_joins.KIND, whole_calls.KIND}
-    assert {result_cache.KIND, structure_cache.KIND, nvrtc.KIND} | pieces == set(KINDS) - {"kernel"}
+        assert "result, structures, duel, calls, library, joins, plan, cubin, host, kernel" in line
+    pieces = {piece_optimizer.KIND, library_ways.KIND, kept_joins.KIND, kept_plans.KIND, whole_calls.KIND}
+    assert {result_cache.KIND, structure_cache.KIND, nvrtc.KIND, measured_host.KIND} | pieces == set(KINDS) - {"kernel"}
     assert len(listed(capsys, "result")) == 1
     assert listed(capsys, "duel") == []
 

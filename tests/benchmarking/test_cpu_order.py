@@ -20,14 +20,15 @@ def record(measured: list[float]) -> cpu_order.Record:
         p = Program()
         p.output(p.input("x", (8, 64)) @ p.input("w", (64, 64 * number)))
         points.append({"graph": graph_to_json(p.graph), "library": True, "predicted": 1.0, "measured": seconds})
-    return {"program": "products", "rows": 8, "dtype": "fp32", "points": points, **cpu_order.summed_up(points)}
+    case = {"program": "products", "rows": 8, "dtype": "fp32", "searched": points[0]["graph"]}
+    return {**case, "points": points, **cpu_order.summed_up(points)}
 
 
 def test_kept_candidates_are_predicted_anew() -> None:
     found = cpu_order.again(record([1.0, 2.0, 3.0]))
     graphs = [cpu_order.graph_from_json(point["graph"]) for point in found["points"]]
     assert [point["predicted"] for point in found["points"]] == [
-        predicted_seconds(g, cpu_order.machine("products", "fp32")) for g in graphs
+        predicted_seconds(g, cpu_order.machine(graphs[0])) for g in graphs
     ]
     assert (found["correlation"], found["regret"]) == (pytest.approx(1.0), 0.0)
 
@@ -38,6 +39,7 @@ def test_of_one_candidate_there_is_no_order() -> None:
     found = cpu_order.summary([one, three])
     assert (found["cases"], found["regret"], found["within_10_percent"]) == (2, 2.0, 0)
     assert cpu_order.summary([one])["regret"] is None
+    assert (found["ordered"], cpu_order.summary([cpu_order.again(record([1.0, 1.05, 3.0]))])["ordered"]) == (0.0, 1.0)
     assert "products fp32 8" in cpu_order.line(one)
 
 

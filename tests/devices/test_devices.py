@@ -18,13 +18,14 @@ import torch
 from mugraph.devices import device_for, known_targets
 from mugraph.devices.capability import Architecture, Capability
 from mugraph.devices.copies import MOST_STAGES, PANEL_BYTES
-from mugraph.devices.device import ReportedGpu, architecture_of, architectures
+from mugraph.devices.device import ProductRate, ProductRates, ReportedGpu, RightFactor, architecture_of, architectures
 from mugraph.devices.host import (
     available_cores,
     cache_bytes,
     instruction_set,
     kernel_threads,
     processor_features,
+    product_rates,
     slowdown,
     slowdown_of_calls,
 )
@@ -222,18 +223,61 @@ def test_l2_size_falls_back_where_nothing_is_reported(tmp_path: Path) -> None:
     assert cache_bytes(tmp_path, 2, unknown=7) == 7
 
 
-def test_packed_weights_multiply_faster_where_that_was_measured() -> None:
-    """A matrix unit is a library's strength, and of other instruction sets nothing is known."""
-    facts = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
-    measured = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_bf16"})
-    known = {
-        features: instruction_set(facts["instruction_sets"], features).get("packed_efficiency")
-        for features in (measured, measured | {"amx_tile", "amx_bf16"}, measured - {"avx512_bf16"}, frozenset())
-    }
-    assert [efficiency is not None for efficiency in known.values()] == [True, False, False, False]
-    packing = device_for("cpu").with_packed_weights()
-    assert packing.product_efficiency == device_for("cpu").packed_efficiency
-    assert device_for("cuda:sm_90").with_packed_weights() == device_for("cuda:sm_90")
+def instruction_sets() -> list[dict[str, Any]]:
+    """The rows of the table."""
+    rows: list[dict[str, Any]] = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text())["instruction_sets"]
+    return rows
+
+
+PAIRS = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_bf16"})
+"""What multiplies pairs of bf16."""
+
+
+def test_rates_of_products_are_there_where_they_were_measured() -> None:
+    known = (PAIRS, PAIRS | {"amx_tile", "amx_bf16"}, PAIRS - {"avx512_bf16"}, frozenset[str]())
+    measured = ["products" in instruction_set(instruction_sets(), features) for features in known]
+    assert measured == [True, True, False, False]
+    gpu = device_for("cuda:sm_90")
+    assert gpu.multiplying(RightFactor.PACKED, DType.BF16, 64) == gpu
+
+
+@pytest.mark.parametrize("row", instruction_sets(), ids=lambda row: row["name"])
+def test_rates_of_products_grow_with_rows_and_exceed_no_machine(row: dict[str, Any]) -> None:
+    """The library's do: of more rows none takes less time. What kernels lose by rows that leave a cache is a few percent."""
+    for rates in product_rates(row.get("products", {})).values():
+        for of_library, of_type in ((True, rates.library), (False, rates.kernels)):
+            for rate in of_type.values():
+                shares = [rate.of_rows(rows) for rows in (1, 2, 4, 8, 15, 16, 17, 64, 100, 512, 4096)]
+                assert all(0 < share <= 1 for share in shares)
+                assert shares == sorted(shares) or not of_library
+
+
+def test_with_a_matrix_unit_few_rows_take_as_long_as_sixteen() -> None:
+    """One, which vectors multiply, takes less; of matrices as they lie kernels multiply many rows by vectors, too, at a small
+    part of the rate of the library."""
+    row = instruction_set(instruction_sets(), PAIRS | {"amx_tile", "amx_bf16"})
+    rates = product_rates(row["products"])
+    packed, plain = rates[RightFactor.PACKED], rates[RightFactor.PLAIN]
+    assert packed.kernels[DType.BF16].of_rows(8) == pytest.approx(packed.kernels[DType.BF16].of_rows(16) / 2, rel=0.3)
+    assert packed.kernels[DType.BF16].of_rows(1) > packed.kernels[DType.BF16].of_rows(16) / 8
+    assert packed.library[DType.BF16].of_rows(4) == pytest.approx(packed.library[DType.BF16].of_rows(16) / 4)
+    assert plain.kernels[DType.BF16].of_rows(64) < plain.library[DType.BF16].of_rows(64) / 4
+    assert plain.kernels[DType.FP32].of_rows(64) > plain.library[DType.FP32].of_rows(64)
+
+
+def test_between_two_measured_numbers_of_rows_a_share_is_between_theirs() -> None:
+    rate = ProductRate(((16, 0.2), (64, 0.8)))
+    assert [rate.of_rows(rows) for rows in (0, 4, 16, 32, 64, 100)] == pytest.approx([0.0125, 0.05, 0.2, 0.4, 0.8, 0.8])
+    assert (rate.first, rate.best) == (16, 0.8)
+
+
+def test_kinds_that_were_not_measured_are_as_matrices_that_lie_in_memory() -> None:
+    plain = ProductRates({DType.FP32: ProductRate.of(0.5)}, {DType.FP32: ProductRate.of(0.7)})
+    packed = ProductRates({DType.BF16: ProductRate.of(0.9, 16)})
+    device = replace(device_for("cpu"), products={RightFactor.PLAIN: plain, RightFactor.PACKED: packed}, product_efficiency=0.6)
+    asked = [(RightFactor.PACKED, DType.BF16), (RightFactor.PACKED, DType.FP32), (RightFactor.BATCHED, DType.BF16)]
+    assert [device.multiplying(by, dtype, 8).product_efficiency for by, dtype in asked] == [0.45, 0.5, 0.6]
+    assert all(device.multiplying(by, dtype, 8).library_products == plain.library for by, dtype in asked)
 
 
 def test_instruction_set_is_the_widest_whose_features_are_all_present(tmp_path: Path) -> None:

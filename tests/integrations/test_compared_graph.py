@@ -427,8 +427,18 @@ def test_a_prompt_of_any_length_runs_by_kernels_from_the_first_call_on(dynamic: 
         assert_right(fast, model, torch.randint(50, (1, 1)))  # a graph of its own
 
 
-@pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("name", [name for name in NOT_OF_ROWS if name != "a size as a number"])
+NAMES = [name for name in NOT_OF_ROWS if name != "a size as a number"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dim"),
+    [
+        # by day the one or the other, in turns
+        pytest.param(name, dim, marks=[pytest.mark.slow] * (dim != number % 2))
+        for number, name in enumerate(NAMES)
+        for dim in (0, 1)
+    ],
+)
 def test_what_is_not_of_slices_stands_between_parts(name: str, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts run in chunks by PyTorch, along either dimension, whatever stands between them."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -714,3 +715,168 @@ def test_a_decorated_method_of_a_plain_object_answers_by_kernels_until_the_objec
     service.sharpness = 5.0
     with pytest.warns(LeftToPyTorch, match="sharpness is not what it was"):
         close(service.answer(X), torch.softmax(X @ W * 5.0, -1))
+
+
+class Scaling(nn.Module):
+    """Multiplies by a number of its own."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * self.scale, -1)
+
+
+class InLists(nn.Module):
+    """Has modules and numbers in containers, of which PyTorch knows nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.after, self.numbers = nn.Linear(32, 16), [Scaling(2.0)], {"shift": 1.0}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x) + self.numbers["shift"]
+        for each in self.after:
+            x = each(x)
+        return x
+
+
+def answered_as_ever(fast: Optimized[..., torch.Tensor], function: Callable[..., torch.Tensor]) -> None:
+    """Both give the same, whoever answers."""
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorch)
+        for _ in range(2):
+            close(fast(X), function(X))
+
+
+def other_forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x)
+
+
+def test_a_forward_that_is_replaced_is_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(32, 16), Scaling(2.0)).eval()
+    fast = mugraph.optimize(model, budget=120.0)
+    answered_as_ever(fast, model)
+    model[1].forward = types.MethodType(other_forward, model[1])
+    answered_as_ever(fast, model)
+    assert len(fast.answers) == 2
+    del model[1].forward
+    answered_as_ever(fast, model)
+    assert len(fast.answers) == 2, "it is the first one again"
+    monkeypatch.setattr(Scaling, "forward", other_forward)
+    answered_as_ever(fast, model)
+    assert len(fast.answers) == 3
+
+
+def test_what_another_forward_reaches_is_noticed() -> None:
+    model, inner, shift = nn.Sequential(nn.Linear(32, 16), nn.ReLU()).eval(), Scaling(2.0), 1.0
+    model[1].forward = lambda x: inner(x) + shift
+    fast = mugraph.optimize(model, budget=120.0)
+    answered_as_ever(fast, model)
+    assert len(fast.results) == 1
+    shift = 2.0
+    answered_as_ever(fast, model)
+    shift, inner.scale = 1.0, 3.0
+    answered_as_ever(fast, model)
+    inner = Scaling(4.0)
+    answered_as_ever(fast, model)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+def test_modules_in_a_list_or_dict_are_looked_at(large: bool) -> None:
+    layers: list[nn.Module] = [nn.Identity() for _ in range(40 * large)] + [nn.Linear(32, 16), Scaling(2.0)]
+    named: dict[str, nn.Module] = {"last": nn.Tanh()}
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for layer in (*layers, *named.values()):
+            x = layer(x)
+        return x
+
+    fast = mugraph.optimize(function, budget=120.0)
+
+    def change() -> Iterator[str]:
+        yield "nothing"
+        layers[-1].scale = 3.0  # type: ignore[assignment]
+        yield "a number"
+        layers[-1] = Scaling(4.0)
+        yield "a module of the same class"
+        layers[-1] = nn.GELU()
+        yield "one of another"
+        layers.append(nn.Sigmoid())
+        yield "one more"
+        layers[-2:] = layers[:-3:-1]
+        yield "another order"
+        named["last"] = nn.ReLU()
+        yield "another one in a dict"
+        named["later"] = Scaling(0.5)
+        yield "one more there"
+        layers[-1].forward = lambda x: x + 1
+        yield "what one computes"
+        layers.pop()
+        yield "one less"
+
+    for _ in change():
+        answered_as_ever(fast, function)
+    assert fast.results
+
+
+def test_what_a_module_has_in_lists_and_dicts_is_looked_at() -> None:
+    model = InLists().eval()
+    fast = mugraph.optimize(model, budget=120.0)
+
+    def change() -> Iterator[str]:
+        yield "nothing"
+        model.numbers["shift"] = 5.0
+        yield "a number"
+        model.numbers = {"shift": 6.0}
+        yield "another dict"
+        model.after[0].scale = 3.0
+        yield "a number of a module in a list"
+        model.after[0] = Scaling(4.0)
+        yield "another module"
+        model.after.append(Scaling(0.5))
+        yield "one more"
+        model.after = []
+        yield "none"
+
+    for _ in change():
+        answered_as_ever(fast, model)
+    assert len(fast.results) >= 1
+
+
+def test_a_module_of_the_same_class_has_numbers_of_its_own() -> None:
+    model = nn.Sequential(nn.Linear(32, 16), Scaling(2.0)).eval()
+    fast = mugraph.optimize(model, budget=120.0)
+    answered_as_ever(fast, model)
+    model[1] = Scaling(4.0).eval()
+    answered_as_ever(fast, model)
+
+
+def test_a_list_that_the_function_adds_to_is_no_other_one() -> None:
+    seen = list[int]()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(seen))
+        return torch.softmax(x @ W, -1)
+
+    fast = mugraph.optimize(function, budget=120.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            close(fast(X), torch.softmax(X @ W, -1))
+    assert len(fast.results) == 1
+
+
+def test_a_list_of_numbers_that_grows_is_noticed() -> None:
+    scales = [2.0]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for scale in scales:
+            x = torch.softmax(x @ W * scale, -1) @ W.T
+        return x
+
+    fast = mugraph.optimize(function, budget=120.0)
+    answered_as_ever(fast, function)
+    scales.append(0.5)
+    answered_as_ever(fast, function)

@@ -88,7 +88,11 @@ def assert_right_in_chunks(fn: Function, width: int = 8) -> None:
         assert_right(fast, fn, batch, length, width)
 
 
-@pytest.mark.parametrize("name", [name for name in NOT_OF_ROWS if name != "a size as a number"])
+NAMES = [name for name in NOT_OF_ROWS if name != "a size as a number"]
+
+
+# `test_compared_graph.py` has all of them in compiled graphs by day
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in NAMES[::3])) for name in NAMES])
 def test_what_is_not_of_rows_stands_between_parts(name: str, parts: list[RowPart]) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = F.rms_norm(x, (8,)) * 2

@@ -380,7 +380,7 @@ def test_equal_kernels_are_compiled_once() -> None:
     executable, inputs = build(graph), normal_inputs(graph)
     names = [kernel.name for kernel in executable.kernels]
     assert names == ["kernel_1", "kernel_2", "kernel_3", "kernel_1", "kernel_2", "kernel_3", "kernel_1"]
-    assert all(executable.sources["kernels.c"].count(f"void {name}(") == 1 for name in names)
+    assert all(executable.sources["kernels.c"].count(f"const kernel {name} = ") == 1 for name in names)
     np.testing.assert_allclose(executable(*inputs)[0], reference(graph, inputs)[0], rtol=1e-5, atol=1e-6)
 
 

@@ -12,6 +12,7 @@ from mugraph.ir import Graph
 from mugraph.ir.text import parse_graph
 from mugraph.runtime import Executable, build
 from mugraph.targets.machine import machine_for
+from pairwise import pairwise
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
@@ -139,10 +140,7 @@ def without_skips(graph: Graph) -> Executable:
     return Executable(graph, plain, sources)
 
 
-@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: mask.__name__)
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("form", FORMS)
+@pairwise(form=list(FORMS), dtype=list(TYPES), sizes=SIZES, mask=MASKS)
 @pytest.mark.usefixtures("threads")
 def test_masked_attention_is_what_pytorch_computes(
     form: str, dtype: str, sizes: tuple[int, int, int, int], mask: Callable[[int, int], torch.Tensor]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mugraph.devices import Device, device_for
+from mugraph.devices.device import ProductRate, ProductRates, RightFactor
 from mugraph.ir import DType, Graph
 from mugraph.ir.builder import GraphBuilder
 from mugraph.ir.graph import Level
@@ -88,7 +89,7 @@ def test_a_product_of_concatenations_is_computed_as_two_products() -> None:
     assert cost.compute == pytest.approx({IndexSpace(m | n | d): each, IndexSpace(m | n | r): each})
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80", "cuda:sm_90"])
+@pytest.mark.parametrize("target", ["cpu", pytest.param("cuda:sm_80", marks=pytest.mark.slow), "cuda:sm_90"])
 @pytest.mark.parametrize("name", PAPER)
 def test_a_finished_graph_costs_what_its_schedule_was_predicted_to(name: str, target: str) -> None:
     device, compared = device_for(target), 0
@@ -225,12 +226,15 @@ def test_what_does_not_stay_in_the_last_cache_is_read_from_memory_again(grid: in
 
 def test_a_product_of_kernels_takes_its_share_of_the_rate() -> None:
     """That of the device's description, which bounds of all launches keep to."""
-    quick = dataclasses.replace(CPU, product_efficiency=2 * CPU.product_efficiency)
+    measured = ProductRates(library={DType.BF16: ProductRate(((16, 0.3), (64, 0.95)))})
+    unmeasured = dataclasses.replace(CPU, library_products={}, products={})
+    quick = dataclasses.replace(unmeasured, product_efficiency=2 * CPU.product_efficiency)
     product = 2 * 8 * 64 * 32 / (CPU.product_efficiency * CPU.matmul_flops[DType.FP32])
-    saved = demand(_by_rows(1, 1), CPU).compute - demand(_by_rows(1, 1), quick).compute
+    saved = demand(_by_rows(1, 1), unmeasured).compute - demand(_by_rows(1, 1), quick).compute
     assert saved == pytest.approx(product / 2)
     assert best_efficiency(quick) == quick.product_efficiency
-    assert best_efficiency(dataclasses.replace(CPU, product_efficiency=0.1)) == LIBRARY_EFFICIENCY
+    assert best_efficiency(dataclasses.replace(unmeasured, product_efficiency=0.1)) == LIBRARY_EFFICIENCY
+    assert best_efficiency(dataclasses.replace(unmeasured, products={RightFactor.PACKED: measured})) == 0.95
 
 
 def factors_of_fp16() -> dict[str, tuple[Graph, bool]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
+from importlib import resources
 
 import pytest
 
 from mugraph.devices import Device, device_for, roofline_seconds
-from mugraph.devices.device import PRODUCT_EFFICIENCY
+from mugraph.devices.device import PRODUCT_EFFICIENCY, ProductRate, ProductRates, RightFactor
+from mugraph.devices.host import product_rates
 from mugraph.ir import DType, Graph
+from mugraph.ir.ops import is_contraction
 from mugraph.ir.program import Program
 from mugraph.lower import construct
 from mugraph.search import search
@@ -21,7 +25,7 @@ from mugraph.search.scheduling.product_rates import with_product_rate
 from mugraph.search.scheduling.schedule import Scheduler
 from mugraph.search.tasks import Options
 
-from .programs import finished
+from .programs import finished, normalized
 
 CPU = replace(
     device_for("cpu"),
@@ -33,9 +37,12 @@ CPU = replace(
     vector_flops=58e9,
     matmul_flops={DType.FP32: 117e9, DType.BF16: 235e9, DType.FP16: 117e9, DType.FP64: 58e9},
     product_efficiency=PRODUCT_EFFICIENCY,
-    packed_efficiency=0.95,
-    batched_efficiency={DType.FP32: 0.9, DType.BF16: 0.75},
-    library_efficiency={DType.FP16: 0.15},
+    library_products={DType.FP16: ProductRate.of(0.15)},
+    products={
+        RightFactor.PLAIN: ProductRates(library={DType.FP16: ProductRate.of(0.15)}),
+        RightFactor.PACKED: ProductRates(dict.fromkeys((DType.FP32, DType.BF16, DType.FP16), ProductRate.of(0.95))),
+        RightFactor.BATCHED: ProductRates({DType.FP32: ProductRate.of(0.9), DType.BF16: ProductRate.of(0.75)}),
+    },
 )
 """One core of the machine that was measured."""
 COARSE = Options(finer_tier_seconds=0.0)
@@ -105,7 +112,9 @@ def library_product(heads_inside: bool, dtype: DType) -> float:
     shape = (128, 12, 64) if heads_inside else (12, 128, 64)
     order = (1, 0, 2) if heads_inside else (0, 1, 2)
     q, k = (p.input(name, shape, dtype).permute(*order) for name in "qk")
-    found = search(finished(p, q @ k.transpose(-2, -1)), replace(CPU, library_efficiency={}), options=COARSE).candidates
+    found = search(
+        finished(p, q @ k.transpose(-2, -1)), replace(CPU, library_products={}, products={}), options=COARSE
+    ).candidates
     return min(candidate.cost for candidate in found if has_product(construct(candidate.graph)))
 
 
@@ -126,7 +135,7 @@ def test_kernels_multiply_what_the_library_multiplies_element_by_element() -> No
     """However many rows there are: PyTorch has no instructions for fp16 on that machine, and was predicted at those for fp32."""
     program = product((512, 2048), (2048, 2048), DType.FP16)
     assert not has_product(construct(search(program, with_product_rate(program, CPU), options=COARSE).candidates[0].graph))
-    other = replace(CPU, library_efficiency={})
+    other = replace(CPU, library_products={}, products={})
     assert has_product(construct(search(program, with_product_rate(program, other), options=COARSE).candidates[0].graph))
 
 
@@ -135,6 +144,85 @@ def test_such_products_take_as_long_for_each_row(rows: int) -> None:
     work = 2.0 * rows * 1024 * 1024
     seconds = library_seconds(CPU, DType.FP16, rows, 1024, 1024, work, 0.0)
     assert seconds == pytest.approx(work / (0.15 * CPU.matmul_flops[DType.FP16]) + CPU.launch_seconds)
+
+
+# --- a matrix unit -----------------------------------------------------------------------------------------------------
+
+_TABLE = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
+_ROW = next(row for row in _TABLE["instruction_sets"] if "amx_tile" in row["requires"])
+_RATES = product_rates(_ROW["products"])
+AMX = replace(
+    CPU,
+    last_level_bytes=1 << 29,
+    matmul_flops={DType.parse(dtype): rate for dtype, rate in _ROW["matmul_flops_per_core"].items()},
+    library_products=_RATES[RightFactor.PLAIN].library,
+    products=_RATES,
+)
+"""One core of a machine that has one."""
+
+
+def normed(rows: int, dtype: DType, *constants: str) -> Graph:
+    """RMSNorm and a linear layer."""
+    p = Program()
+    return finished(p, normalized(p.input("x", (rows, 2048), dtype)) @ p.input("w", (2048, 2048), dtype)).with_constants(
+        constants
+    )
+
+
+def first(program: Graph) -> Graph:
+    """What is predicted to be fastest on it."""
+    return construct(search(program, with_product_rate(program, AMX), options=COARSE).candidates[0].graph)
+
+
+@pytest.mark.parametrize(
+    ("program", "library"),
+    [
+        (normed(64, DType.BF16), True),  # of which kernels have no unit: they took 8 times as long
+        (normed(512, DType.BF16), True),
+        (normed(64, DType.BF16, "w"), False),  # the library took 1.4 times as long
+        (normed(512, DType.BF16, "w"), False),
+        (normed(8, DType.FP32, "w"), False),
+        (normed(64, DType.FP32), False),
+        (normed(512, DType.FP32), True),
+    ],
+)
+def test_with_a_matrix_unit_the_library_multiplies_by_weights_as_they_lie(program: Graph, library: bool) -> None:
+    """And kernels do around it what is no product."""
+    graph = first(program)
+    assert has_product(graph) == library
+    assert any(node.body is not None for node in graph.nodes)
+
+
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.BF16])
+def test_one_row_is_multiplied_as_a_product(dtype: DType) -> None:
+    """Elementwise products and their sums were predicted to be faster, and took 1.5 to 1.8 times as long."""
+    bodies = [node.body for node in first(normed(1, dtype, "w")).nodes if node.body is not None]
+    assert any(is_contraction(node.op) for body in bodies for node in body.nodes)
+
+
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.BF16])
+def test_a_library_is_as_fast_whichever_factor_has_few_rows(dtype: DType) -> None:
+    """Operands of a product come in any order: a weight that came first had its rows taken for those of the tokens."""
+    work = 2.0 * 16 * 4096 * 4096
+    few, many = (library_seconds(AMX, dtype, *sides, 4096, work, 0.0) for sides in ((16, 4096), (4096, 16)))
+    whole = library_seconds(AMX, dtype, 4096, 4096, 4096, work, 0.0)
+    assert few == many > 2 * whole
+
+
+def test_a_library_multiplies_a_batch_of_large_matrices_by_few_rows_no_faster_than_one_of_small() -> None:
+    """Two such products and a softmax came before kernels of attention over a cache of keys, and took 1.5 times as long."""
+    p = Program()
+    q, k, v = (p.input(name, (2, rows, 128), DType.BF16) for name, rows in zip("qkv", (8, 8192, 8192), strict=True))
+    assert not has_product(first(finished(p, (q @ k.transpose(-2, -1)).softmax(-1) @ v)))
+
+
+def test_products_of_a_batch_are_as_fast_as_rows_of_each_let_them_be() -> None:
+    """The unit multiplies one pair of matrices at a time: 32 pairs of 16 rows are no product of 512."""
+    device = AMX.multiplying(RightFactor.BATCHED, DType.BF16, 16)
+    work = 2.0 * 32 * 16 * 64 * 64
+    batch = library_seconds(device, DType.BF16, 32 * 16, 32 * 64, 64, work, 0.0, batch=32) - device.launch_seconds
+    each = library_seconds(device, DType.BF16, 16, 64, 64, work / 32, 0.0) - device.launch_seconds
+    assert batch == pytest.approx(32 * each)
 
 
 # --- factors of fp8 ----------------------------------------------------------------------------------------------------

@@ -56,8 +56,14 @@ def assert_all_equal(program: Graph, result: SearchResult) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", PAPER)
-@pytest.mark.parametrize("memory", [1500, 1 << 20])
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        # by day, attention meets little memory where queries and keys are not normalised
+        pytest.param(name, memory, marks=[pytest.mark.slow] * (name == "qknorm" and memory < 1 << 20))
+        for memory, name in itertools.product((1500, 1 << 20), PAPER)
+    ],
+)
 def test_the_papers_programs(name: str, memory: int) -> None:
     program = PAPER[name]()
     result = search(program, dataclasses.replace(CPU, shared_memory_bytes=memory), budget=120)

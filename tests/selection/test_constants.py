@@ -19,6 +19,7 @@ from torch import nn
 import mugraph
 from mugraph.checker import check_folder
 from mugraph.devices import device_for
+from mugraph.devices.device import ProductRate, ProductRates, RightFactor
 from mugraph.errors import InvalidInput, UntrustedSources
 from mugraph.frontend import trace
 from mugraph.integrations import torch_compile
@@ -203,7 +204,8 @@ def test_layers_of_one_kind_keep_their_own_weights_in_torch_compile() -> None:
 
 
 def test_products_are_searched_for_packed_weights_where_they_multiply_by_nothing_else() -> None:
-    device = replace(device_for("cpu"), packed_efficiency=0.9)
+    packed = ProductRates({DType.FP32: ProductRate.of(0.9)})
+    device = replace(device_for("cpu"), products={RightFactor.PACKED: packed})
     p = Program()
     x, w, v = p.input("x", (4, 16), DType.FP32), p.input("w", (8, 16), DType.FP32), p.input("v", (8, 8), DType.FP32)
     p.output((x @ w.transpose(-2, -1)).silu() @ v)

@@ -101,7 +101,7 @@ def test_another_question_is_searched(store: Store, searches: list[Any], other: 
 
 def test_another_version_searches_again(store: Store, searches: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     optimized(cache=store)
-    monkeypatch.setattr(result_cache, "_package_digest", lambda: "other files")
+    monkeypatch.setattr(result_cache, "package_digest", lambda: "other files")
     optimized(cache=store)
     assert len(searches) == 2
 

@@ -178,7 +178,7 @@ def test_what_vanishes_at_some_sizes_of_two_is_found_out(vanishing: Fn, seen: di
         (lambda x: x.sum(0) * (1 / x.shape[0]), lambda x: x.mean(0), "Python computes of sizes"),
         (lambda x: x.prod(0), lambda x: (1 * x).prod(0) * 1, "acts along the axis"),
         (lambda x: x.sum(0) ** math.inf, lambda x: (1 * x).sum(0) ** math.inf, "no whole number"),
-        (lambda x: (x * numbered(x)).sum(0), lambda x: (numbered(x) * (1 * x)).sum(0) * 1, "arange"),
+        (lambda x: 2 * numbered(x).sum(0) * x.sum(0), lambda x: x.sum(0) * (x.shape[0] * (x.shape[0] - 1)), "arange"),
     ],
 )
 def test_what_a_few_sizes_do_not_decide_is_undecided(left: Fn, right: Fn, reason: str) -> None:

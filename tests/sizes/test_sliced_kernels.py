@@ -224,7 +224,7 @@ def test_other_blocks_begin_where_they_do(graph: Graph, dims: tuple[int | None, 
 def test_few_slices_run_on_one_thread() -> None:
     """As many as have the work below which whole kernels run so."""
     kernels = sliced(build(norm_linear(512, (8, 1))), 0, None, capacity=512)  # whose work is 16 times that
-    assert "_blocks, arguments, ((const int64_t *)slices)[0] > 32);" in kernels.sources["kernels.c"]
+    assert "task->parallel = slices[0] > 32;" in kernels.sources["kernels.c"]
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_few_rows_times_a_matrix_run_on_one_thread(
     """Whatever they take: each thread would read all of the matrix."""
     monkeypatch.setattr("mugraph.targets.cpu.printer._SERIAL_WORK", 0)
     kernels = sliced(build(graph), *dims, capacity=graph.inputs()[0].output.shape[dims[0] or 0])
-    conditions = re.findall(r"_blocks, arguments, (.*)\);", kernels.sources["kernels.c"])
-    assert conditions[0] == (f"((const int64_t *)slices)[0] > {least}" if least else "1")
+    conditions = re.findall(r"task->parallel = (.*);", kernels.sources["kernels.c"])
+    assert conditions[0] == (f"slices[0] > {least}" if least else "1")
 
 
 def test_fewer_rows_than_a_tile_has_meet_more_columns_at_a_time() -> None:
@@ -294,7 +294,9 @@ def test_a_row_too_many_would_be_noticed() -> None:
         count = arrays[len(example)]
         count[0] += count[0] < 8
 
-    kernels._run = replace(kernels._run, steps=(one_more, *kernels._run.steps))  # as of kernels that stop too late
+    assert kernels._host is not None
+    late = replace(kernels._host.plan, steps=(one_more, *kernels._host.plan.steps))
+    kernels._host = kernels._host._replace(run=late)  # as of kernels that stop too late
     assert not kernels.agree_with(executable, example)
 
 

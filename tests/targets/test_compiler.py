@@ -138,6 +138,14 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.M
         find_compiler.__wrapped__()
 
 
+def test_registers_are_arrays_where_the_system_does_not_let_us_use_the_matrix_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed in (True, False):
+        monkeypatch.setattr(compiler, "may_use_tiles", lambda allowed=allowed: allowed)
+        with_unit, without = (compiler.Compiler(("cc",), macros).flags for macros in ("#define __AMX_BF16__ 1", ""))
+        assert ("-DEMULATED_TILES" in with_unit) != allowed
+        assert "-DEMULATED_TILES" not in without
+
+
 def test_clang_is_not_given_the_flags_of_gcc() -> None:
     gcc, clang = (compiler.Compiler(("cc",), macros).flags for macros in ("#define __GNUC__ 12", "#define __clang__ 1"))
     assert set(gcc) - set(clang) == {"-fira-loop-pressure"}

@@ -54,7 +54,7 @@ def test_rows_are_reduced_as_many_at_a_time_as_vectors_have_lanes(vectors: Vecto
     graph = row_reductions(rows, columns)
     executable, inputs = executable_for(graph, vectors), normal_inputs(graph)
     (text,) = executable.sources.values()
-    kernel = text[text.index("_blocks(void *data)") :]
+    kernel = text[text.index("_blocks(void **arguments, worker *worker)") :]
     together = rows >= vectors.lanes and columns > 1
     assert ("all_sum(" in kernel, "all_max(" in kernel) == (together, together)
     for result, expected in zip(executable(*inputs), reference(graph, inputs), strict=True):

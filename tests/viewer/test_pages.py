@@ -439,7 +439,7 @@ def test_boxes_lead_to_lines_that_name_them_and_these_lead_back() -> None:
     note = noted(text, f"kernels-{index}")
     assert f"In kernels.c it is {kernel.name}" in note
     (first,) = (int(number) for number in re.findall(r"source-1-(\d+)", note))
-    assert f"{kernel.name}_blocks(void *data) {{" in lines[first - 1]
+    assert f"{kernel.name}_blocks(void **arguments, worker *worker) {{" in lines[first - 1]
     assert f'<a id="source-1-{first}" href="#kernels-{index}"' in text
     for value, tile in kernel.tensors:
         if Labels(launch.body).is_folded(value.node):

@@ -1,4 +1,5 @@
-"""The checks of a saved result, in order: files, sizes, axes, tests in finite fields, floating point, and the verifier's record.
+"""The checks of a saved result, in order: files, sizes, axes, tests in finite fields, floating point, and the verifier's
+record.
 
 What the record of the verifier's own tests says must be of one piece, but the checker's verdict rests on none of it.
 """
@@ -82,7 +83,8 @@ PARTS = ("files", "program", "graph", "floats", "record", "sources")
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What became of each of the PARTS, the report where none was refused, what refused one, and the files as they were read."""
+    """What became of each of the PARTS, the report where none was refused, what refused one, and the files as they were
+    read."""
 
     parts: dict[str, Part]
     report: CheckReport | None
@@ -144,7 +146,7 @@ class _Check:
             _alike(program, graph)
             slices = slices_of(*with_inputs_for_lookups(program, graph), axes, self.rng)
             self.tell(f"axes: {slices.cut} proved parallel, {len(axes) - slices.cut} tested at full size")
-            wanted, bound = self._equal(program, graph, slices, certificate)
+            wanted, bound = self.equal(program, graph, slices, certificate)
         report = CheckReport(wanted, bound if bound < 1 else None, max_error, slices.cut, 0.0, None, 0.0)
         self._settle(report)
         with self._part("floats"):
@@ -162,7 +164,7 @@ class _Check:
         self._checked("record", "the verifier's own tests, as recorded, are of one piece; no verdict rests on them")
         return replace(report, float_error=float_error, recorded_error=recorded, seconds=time.monotonic() - started)
 
-    def _equal(self, program: Json, graph: Json, slices: Slices, certificate: Json) -> tuple[int, float]:
+    def equal(self, program: Json, graph: Json, slices: Slices, certificate: Json) -> tuple[int, float]:
         """How many tests agreed, and the bound that follows."""
         if program == graph:
             self.tell("graphs: the muGraph is the program")
@@ -216,19 +218,33 @@ class _Check:
         self.parts[part] = Part(Status.CHECKED, reason)
         self.tell(f"{part}: {reason}")
 
-    @contextlib.contextmanager
-    def _part(self, part: str) -> Iterator[None]:
-        """Whatever is wrong inside is wrong with the part."""
+    def _part(self, part: str) -> contextlib.AbstractContextManager[None]:
+        return examined(self.parts, part)
+
+
+@contextlib.contextmanager
+def examined(parts: dict[str, Part], part: str) -> Iterator[None]:
+    """Whatever is wrong inside is wrong with the part: what became of it is noted, and Rejected is raised."""
+    try:
         try:
-            try:
-                yield
-            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
-                why = f"the saved graphs or the certificate are malformed ({type(error).__name__}: {error})"
-                raise Rejected(why) from None
-        except Rejected as refusal:
-            status = Status.NOT_CHECKED if isinstance(refusal, Undecided) else Status.REFUSED
-            self.parts[part] = Part(status, str(refusal))
-            raise
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+            why = f"the saved graphs or the certificate are malformed ({type(error).__name__}: {error})"
+            raise Rejected(why) from None
+    except Rejected as refusal:
+        status = Status.NOT_CHECKED if isinstance(refusal, Undecided) else Status.REFUSED
+        parts[part] = Part(status, str(refusal))
+        raise
+
+
+def tested_again(
+    left: Json, right: Json, certificate: Json, rounds: int | None, rng: random.Random, tell: Callable[[str], None]
+) -> tuple[int, float]:
+    """How many tests of two kernel graphs agreed, and the bound that follows, along the axes of their certificate and by the
+    functions that it speaks of. Raises Rejected where the graphs differ."""
+    _alike(left, right)
+    slices = slices_of(*with_inputs_for_lookups(left, right), list(certificate["axes"]), rng)
+    return _Check(Path(), rounds, rng, tell).equal(left, right, slices, certificate)
 
 
 def _graph(saved: SavedFiles, name: str, certificate: Json, side: str) -> Json:

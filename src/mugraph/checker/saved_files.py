@@ -31,7 +31,8 @@ class Undecided(Rejected):
 
 
 def require_format(name: str, number: object, known: int, oldest: int | None = None) -> None:
-    """Raise Rejected for a file of another format than those this checker knows, by default one; newer ones are called newer."""
+    """Raise Rejected for a file of another format than those this checker knows, by default one; newer ones are called
+    newer."""
     if type(number) is int and number > known:
         raise Rejected(f"{name}: format {number} is newer than {known}; check it with the mugraph that wrote it")
     if type(number) is not int or number < (known if oldest is None else oldest):
@@ -40,7 +41,8 @@ def require_format(name: str, number: object, known: int, oldest: int | None = N
 
 @dataclass(frozen=True, slots=True)
 class SavedFiles:
-    """A saved result whose files are what its manifest says they are: the manifest, and the content of every file by its name."""
+    """A saved result whose files are what its manifest says they are: the manifest, and the content of every file by its
+    name."""
 
     manifest: Json
     contents: Mapping[str, bytes]
@@ -64,6 +66,11 @@ def read(folder: Path) -> SavedFiles:
     if unlisted := present - contents.keys():
         raise Rejected(f"{min(unlisted)}: the manifest does not list it")
     return SavedFiles(manifest, contents)
+
+
+def read_object(path: Path) -> Json:
+    """The JSON object in a file; raises Rejected where it is none."""
+    return _object(path.name, _content(path.parent, path.name))
 
 
 def read_range(folder: Path, kind: str) -> tuple[Json, dict[int, Path]]:

@@ -32,7 +32,7 @@ _TURNS = (0, 1, -1)
 _MODULUS = 840
 """Primes are -1 modulo it, so that 2, 3, 5 and 7 have their roots."""
 
-_ANY, _NOT_NEGATIVE, _POSITIVE = range(3)
+UNKNOWN, _NOT_NEGATIVE, POSITIVE = range(3)
 """What is known of all elements of a tensor, wherever it has a value: the more, the larger."""
 
 
@@ -48,17 +48,17 @@ def divides_by_zero(graph: Json, rng: random.Random) -> bool:
 def _with_doubtful_divisors(graph: Json) -> Json | None:
     """The graph of what divides by numbers that may not be positive, and of what that needs; None where nothing does."""
     nodes = graph["nodes"]
-    needed = _ancestors(nodes, {i for i, _ in graph["outputs"]})
+    needed = ancestors(nodes, {i for i, _ in graph["outputs"]})
     found = {index for index in _doubtful(graph, [])[0] if index in needed}
     if not found:
         return None
-    kept = sorted(_ancestors(nodes, found) | {index for index, node in enumerate(nodes) if node["op"] == "input"})
+    kept = sorted(ancestors(nodes, found) | {index for index, node in enumerate(nodes) if node["op"] == "input"})
     place = {index: number for number, index in enumerate(kept)}
     left = [{**nodes[index], "inputs": [[place[i], j] for i, j in nodes[index]["inputs"]]} for index in kept]
     return {**graph, "nodes": left, "outputs": [[place[index], 0] for index in sorted(found)]}
 
 
-def _ancestors(nodes: Sequence[Json], start: set[int]) -> set[int]:
+def ancestors(nodes: Sequence[Json], start: set[int]) -> set[int]:
     """The nodes that `start` depends on, itself included."""
     found = {*start}
     for index in reversed(range(len(nodes))):
@@ -77,24 +77,26 @@ def _doubtful(graph: Json, operands: Sequence[int]) -> tuple[list[int], list[int
             inside, results = _doubtful(node["body"], reads)
             doubtful = bool(inside)
         else:
-            results = [_sign(node, reads, operands)]
-            doubtful = node["op"] == "div" and reads[1] < _POSITIVE
+            results = [sign_of(node, reads, operands)]
+            doubtful = node["op"] == "div" and reads[1] < POSITIVE
         if doubtful:
             found.append(index)
         known.update({(index, number): sign for number, sign in enumerate(results)})
     return found, [known[i, j] for i, j in graph["outputs"]]
 
 
-def _sign(node: Json, reads: Sequence[int], operands: Sequence[int]) -> int:
+def sign_of(node: Json, reads: Sequence[int], operands: Sequence[int] = ()) -> int:
+    """What is known of the elements of a node, from what is of those it reads, and of the `operands` of the body it stands
+    in."""
     op, attributes = node["op"], node["attributes"]
     if op == "constant":
         number = Fraction(attributes["value"]["exact"].replace("sqrt(", "").replace(")", ""))
-        return _POSITIVE if number > 0 else _ANY if number else _NOT_NEGATIVE
+        return POSITIVE if number > 0 else UNKNOWN if number else _NOT_NEGATIVE
     if op == "input_iterator":
         return operands[int(attributes["operand"])]
     if op == "mul" and node["inputs"][0] == node["inputs"][1]:
         return max(reads[0], _NOT_NEGATIVE)
-    return _SIGNS[op](reads) if op in _SIGNS else _ANY
+    return _SIGNS[op](reads) if op in _SIGNS else UNKNOWN
 
 
 def _least(reads: Sequence[int]) -> int:
@@ -106,7 +108,7 @@ def _first(reads: Sequence[int]) -> int:
 
 
 def _total(reads: Sequence[int]) -> int:
-    return max(reads) if min(reads) else _ANY
+    return max(reads) if min(reads) else UNKNOWN
 
 
 def _at_least_zero(reads: Sequence[int]) -> int:
@@ -114,11 +116,11 @@ def _at_least_zero(reads: Sequence[int]) -> int:
 
 
 def _quotient(reads: Sequence[int]) -> int:
-    return reads[0] if reads[1] else _ANY
+    return reads[0] if reads[1] else UNKNOWN
 
 
 _SIGNS: dict[str, Callable[[Sequence[int]], int]] = {
-    **dict.fromkeys(("exp", "sigmoid"), lambda reads: _POSITIVE),
+    **dict.fromkeys(("exp", "sigmoid"), lambda reads: POSITIVE),
     **dict.fromkeys(("square", "sqrt", "abs", "relu"), _at_least_zero),
     **dict.fromkeys(("mul", "matmul", "concat_matmul", "concat"), _least),
     **dict.fromkeys(("sum", "max", "accumulate", "accumulate_rescaled", "output_saver", "index_select"), _first),
@@ -129,6 +131,11 @@ _SIGNS: dict[str, Callable[[Sequence[int]], int]] = {
     **dict.fromkeys(ROUNDINGS, lambda reads: min(reads[0], _NOT_NEGATIVE)),
 }
 """What is known of results from what is known of operands; of those of other operators, nothing."""
+
+
+def has_value(graph: Json, rng: random.Random) -> bool:
+    """Whether nothing is divided by zero in one of a few draws, in which exponentials of sums are products."""
+    return any(_is_defined(graph, _drawn(Fields, rng), rng, properties=False) for _ in range(_DRAWS))
 
 
 # --- fields ------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from mugraph.errors import InvalidInput
 
 if TYPE_CHECKING:
     from mugraph.search import SearchSpace
+    from mugraph.sizes.dims import Dim
 
 
 @dataclass(slots=True)
@@ -114,6 +116,53 @@ def processes_of(workers: str) -> int | str:
     if int(workers) > (cores := available_cores()):
         print(f"mugraph: --workers {workers} is more than there are cores; searching with {cores}", file=sys.stderr)
     return min(int(workers), cores)
+
+
+Dynamic = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dynamic",
+        metavar="ARG:DIM=NAME:LOW:HIGH[:MULTIPLE]",
+        help="A dimension of an argument whose size varies, as in x:0=batch:1:4096, for all sizes of which the question is then "
+        "asked; NAME alone where its range was given before. May be repeated.",
+    ),
+]
+_DYNAMIC = re.compile(r"(?P<argument>\w+):(?P<place>-?\d+)=(?P<name>[^:=]+)(:(?P<low>\d+):(?P<high>\d+)(:(?P<step>\d+))?)?")
+
+
+def declaration_of(texts: Sequence[str], function: Any) -> dict[int | str, dict[int, Dim]]:
+    """What `--dynamic x:0=batch:1:4096 --dynamic 1:0=batch` declares of the arguments of a function, which calls give by
+    position; raises InvalidInput."""
+    from mugraph.sizes.dims import Dim
+
+    dims: dict[str, Dim] = {}
+    declared: dict[int | str, dict[int, Dim]] = {}
+    for text in texts:
+        match = _DYNAMIC.fullmatch(text)
+        if match is None:
+            raise InvalidInput(
+                f"--dynamic {text}: write argument, dimension, name and range, as in x:0=batch:1:4096 or 0:0=batch:8:64:8"
+            )
+        name, place, argument = match["name"], int(match["place"]), _position_of(match["argument"], function, text)
+        if match["low"] is not None:
+            dim = Dim(name, int(match["low"]), int(match["high"]), int(match["step"] or 1))
+            if dims.setdefault(name, dim) != dim:
+                raise InvalidInput(f"--dynamic {text}: {name} has another range before; give each range a name of its own")
+        elif name not in dims:
+            raise InvalidInput(f"--dynamic {text}: give the range of {name}, as in {match['argument']}:{place}={name}:1:4096")
+        if declared.setdefault(argument, {}).setdefault(place, dims[name]) != dims[name]:
+            raise InvalidInput(f"--dynamic {text}: dimension {place} of {match['argument']} has another name before")
+    return declared
+
+
+def _position_of(argument: str, function: Any, text: str) -> int:
+    """The position of an argument, which is given by that or by name."""
+    if argument.isdecimal():
+        return int(argument)
+    names = [*inspect.signature(getattr(function, "forward", function)).parameters]
+    if argument not in names:
+        raise InvalidInput(f"--dynamic {text}: the function has no argument {argument}; it has {', '.join(names)}")
+    return names.index(argument)
 
 
 _MAP = re.compile(r"\s*([\w.]+)\s*\{(.*)\}\s*")

@@ -18,8 +18,10 @@ _OBJECT = "kernel"
 """What compiled kernels are called among the kinds of documents."""
 _SHOWN = 12
 """Digits of a key that a list for people shows."""
-KINDS = ("result", "structures", "duel", "calls", "library", "joins", "cubin", _OBJECT)
+KINDS = ("result", "structures", "duel", "calls", "library", "joins", "plan", "cubin", "host", _OBJECT)
 """What mugraph keeps."""
+_PLAN, _DECIDING = "plan", ("result", "duel", "library", "joins")
+"""How graphs are cut goes by what else was found out: without it, they are cut anew."""
 
 app = typer.Typer(help="List, remove or carry away results and compiled kernels.", rich_markup_mode=None)
 Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this kind, as `ls` names it.")]
@@ -46,6 +48,7 @@ def rm(kind: Kind = None, json_output: Json = False, traceback: Traceback = Fals
     """Remove what is kept; it is computed again when needed."""
     _check(kind)
     removed = 0 if kind == _OBJECT else Store().remove(kind)
+    removed += Store().remove(_PLAN) if kind in _DECIDING else 0
     for file in _objects() if kind in (None, _OBJECT) else ():
         file.unlink(missing_ok=True)
         removed += 1

@@ -7,9 +7,12 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+import typer
 
 from mugraph.cli.arguments import Json, Traceback
 from mugraph.errors import MugraphError, TargetUnavailable
@@ -31,9 +34,19 @@ class Finding:
         return f"{line}; {self.remedy}" if self.remedy else line
 
 
-def doctor(json_output: Json = False, traceback: Traceback = False) -> int:
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Time what this CPU reaches, a few seconds, and keep it: searches begun later predict by it, and not by a table.",
+    ),
+]
+
+
+def doctor(measure: Measure = False, json_output: Json = False, traceback: Traceback = False) -> int:
     """Check this machine, and name remedies."""
-    findings = [_guarded(subject, check) for subject, check in CHECKS.items()]
+    findings = [_measured()] if measure else []
+    findings += [_guarded(subject, check) for subject, check in CHECKS.items()]
     if json_output:
         print(json.dumps({finding.subject: asdict(finding) for finding in findings}))
     else:
@@ -50,6 +63,32 @@ def _guarded(subject: str, check: Callable[[], Finding]) -> Finding:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         remedy = "what it needs is there, but broken: install it again; if that does not help, please report this"
         return Finding(subject, False, f"could not be checked ({text})", remedy)
+
+
+_BUSY = 1.25
+"""Rates are kept of machines on which this process waits for less than a quarter of the time that it computes."""
+
+
+def _measured() -> Finding:
+    """Time this host, and keep what it reaches; raises TargetUnavailable where it cannot be timed."""
+    from mugraph.devices.host import keep_rates, measured_about, slowdown
+    from mugraph.devices.measured_host import KIND
+    from mugraph.runtime.host_rates import measured_host
+
+    rates = measured_host()
+    if slowdown() > _BUSY:
+        text = f"{_rates_text(rates['memory']['bandwidth_per_core'], rates['matmul_flops_per_core'])} a core, {rates['about']}"
+        return Finding("measured", False, text, "not kept, since others had the cores; measure again on a quiet machine")
+    keep_rates(rates)
+    if measured_about() is None:
+        return Finding("measured", False, "not kept", "unset MUGRAPH_CACHE and MUGRAPH_HOST_RATES, which say so")
+    return Finding("measured", True, f"kept; MUGRAPH_HOST_RATES=table leaves it aside, and mugraph cache rm {KIND} forgets it")
+
+
+def _rates_text(bandwidth: float, flops: Mapping[Any, float]) -> str:
+    """Bytes and operations a second in words."""
+    products = ", ".join(f"{dtype} {rate / 1e9:.0f}" for dtype, rate in flops.items() if str(dtype) in ("fp32", "bf16"))
+    return f"{bandwidth / 1e9:.0f} GB/s, matmul {products} GFLOP/s"
 
 
 def _python() -> Finding:
@@ -128,11 +167,12 @@ def _cxx() -> Finding:
 
 def _processor() -> Finding:
     from mugraph.devices import device_for
+    from mugraph.devices.host import measured_about
 
-    device = device_for("cpu")
-    rate = max(device.matmul_flops.values())
-    text = f"{device.name}; assumed: {device.memory_bandwidth / 1e9:.0f} GB/s, matmul {rate / 1e9:.0f} GFLOP/s"
-    return Finding("cpu", True, text)
+    device, about = device_for("cpu"), measured_about()
+    source = "assumed" if about is None else about
+    text = f"{device.name}; {source}: {_rates_text(device.memory_bandwidth, device.matmul_flops)}"
+    return Finding("cpu", True, text, "mugraph doctor --measure times it" if about is None else "")
 
 
 def _threads() -> Finding:

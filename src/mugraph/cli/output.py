@@ -76,6 +76,7 @@ def _program_json(opt: Superoptimized) -> dict[str, Any]:
         "predicted": opt.best.cost,
         "latency": opt.best.latency,
         "roofline": roofline_seconds(opt.program, device_for(opt.target)),
+        "device": device_for(opt.target).name,
         "placement": opt.executable.placement.to_json(),
         "packed_bytes": opt.executable.packed_bytes,
         "gpu_kernels": [asdict(figures) for figures in opt.executable.resources],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 from mugraph.devices.capability import Architecture, Capability
@@ -38,6 +41,67 @@ NO_ENGINES = Engines()
 
 PRODUCT_EFFICIENCY = 0.6
 """Share of a machine's rate that products in generated kernels reach on skinny tiles, unless its description knows better."""
+
+
+class RightFactor(StrEnum):
+    """What a product multiplies by, which decides how fast that is read."""
+
+    PLAIN = "plain"
+    """A matrix as it lies in memory."""
+    PACKED = "packed"
+    """Weights in the order in which products read them."""
+    BATCHED = "batched"
+    """Matrices of a batch that each stay in a multiprocessor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductRate:
+    """Shares of a machine's rate that products reach, by their rows: `shares` has (rows, share), the fewest rows first.
+
+    In between a share grows as a power of the rows; beyond the last it stays. Of fewer rows than the first it is less in
+    proportion, as what multiplies sixteen rows at once takes as long for one.
+    """
+
+    shares: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, share: float, rows: int = 1) -> ProductRate:
+        """A share that is reached from so many rows on."""
+        return cls(((rows, share),))
+
+    @property
+    def first(self) -> int:
+        """The rows of the first share: a library's products of fewer rows and fewer columns are slower by both."""
+        return self.shares[0][0]
+
+    @property
+    def best(self) -> float:
+        """The largest share."""
+        return max(share for _, share in self.shares)
+
+    def of_rows(self, rows: float) -> float:
+        """The share of products of so many rows."""
+        rows = max(rows, 1)
+        if rows < self.first:
+            return self.shares[0][1] * rows / self.first
+        for (fewer, lower), (more, higher) in pairwise(self.shares):
+            if rows < more:
+                part = math.log(rows / fewer) / math.log(more / fewer)
+                return float(lower * (higher / lower) ** part)
+        return self.shares[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductRates:
+    """The rates of products by the types of their elements, as far as they were measured."""
+
+    kernels: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
+    """In generated kernels."""
+    library: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
+    """By a vendor's library."""
+
+
+NOT_MEASURED = ProductRates()
 
 
 _LOADED = 3
@@ -105,13 +169,10 @@ class Device:
     side by side read together."""
     product_efficiency: float = PRODUCT_EFFICIENCY
     """Share of `matmul_flops` that products in generated kernels reach."""
-    packed_efficiency: float = PRODUCT_EFFICIENCY
-    """The same where right factors are packed weights."""
-    batched_efficiency: Mapping[DType, float] = field(default_factory=dict, hash=False)
-    """The same of elements of each dtype where right factors are matrices of a batch that each stay in a multiprocessor's cache;
-    as all others where that was not measured."""
-    library_efficiency: Mapping[DType, float] = field(default_factory=dict, hash=False)
-    """The same of a library's products of each dtype that it multiplies element by element, for want of instructions."""
+    library_products: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
+    """The rates of a library's products of elements of each dtype, where they were measured (`lower_bounds`)."""
+    products: Mapping[RightFactor, ProductRates] = field(default_factory=dict, hash=False)
+    """What both are in programs that multiply by factors of each kind; `multiplying` chooses."""
     operands_in_place: bool = False
     """Whether blocks read operands where they lie, through caches, instead of copying tiles into shared memory first."""
     fp8_products: DType = DType.FP32
@@ -147,13 +208,16 @@ class Device:
         """The highest rate of any product of what is read, in these types, and of what is computed of it, up to a `result`."""
         return max(self.product_rate(dtype, dtype, dtype) for dtype in (*read, result))
 
-    def with_packed_weights(self) -> Device:
-        """The machine as costs see it in programs whose products all have packed weights."""
-        return replace(self, product_efficiency=self.packed_efficiency)
+    def multiplying(self, by: RightFactor, dtype: DType, rows: float, library_by: RightFactor | None = None) -> Device:
+        """The machine as costs see it in programs whose products are all of so many rows of a dtype and factors of one kind.
 
-    def with_batches(self, dtype: DType) -> Device:
-        """The machine as costs see it in programs whose products are all of matrices of a batch that stay in its caches."""
-        return replace(self, product_efficiency=self.batched_efficiency.get(dtype, self.product_efficiency))
+        The kind may be another for a library (`library_by`); those that were not measured are as matrices that lie in memory.
+        """
+        kinds = RightFactor.PLAIN, by, library_by or by
+        plain, own, library = (self.products.get(kind, NOT_MEASURED) for kind in kinds)
+        kernels = own.kernels.get(dtype, plain.kernels.get(dtype))
+        efficiency = self.product_efficiency if kernels is None else kernels.of_rows(rows)
+        return replace(self, product_efficiency=efficiency, library_products={**plain.library, **library.library})
 
 
 _NVIDIA_FILES = (

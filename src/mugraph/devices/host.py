@@ -6,13 +6,15 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mugraph.devices.device import PRODUCT_EFFICIENCY, Device
+from mugraph.devices.device import NOT_MEASURED, Device, ProductRate, ProductRates, RightFactor
+from mugraph.devices.measured_host import keep_measured, measured_rates, processor_name
 from mugraph.ir.dtypes import DType
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -34,11 +36,12 @@ def host_cpu() -> Device:
 
 @cache
 def _host_of(cores: int) -> Device:
-    facts = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
-    isa = instruction_set(facts["instruction_sets"], processor_features(_PROCESSOR))
-    memory = facts["memory"]
+    facts, isa = _described()
+    measured = measured_rates(processor_name(_PROCESSOR), isa)
+    rates = merged(isa, measured or {})
+    memory, products = facts["memory"] | rates.get("memory", {}), product_rates(rates.get("products", {}))
     return Device(
-        name=f"{platform.machine()} CPU, {cores} cores, {isa['name']}",
+        name=f"{platform.machine()} CPU, {cores} cores, {isa['name']}{'' if measured is None else ', measured'}",
         target="cpu",
         multiprocessors=cores,
         shared_memory_bytes=cache_bytes(_CACHES, 2, memory["l2_bytes_unknown"]) // 2,
@@ -46,7 +49,7 @@ def _host_of(cores: int) -> Device:
         device_memory_bytes=_physical_memory(memory["bytes_unknown"]),
         memory_bandwidth=min(cores * memory["bandwidth_per_core"], memory["bandwidth_most"]),
         cache_bandwidth=cores * memory["cache_bandwidth_per_core"],
-        matmul_flops={DType.parse(dtype): cores * rate for dtype, rate in isa["matmul_flops_per_core"].items()},
+        matmul_flops={DType.parse(dtype): cores * rate for dtype, rate in rates["matmul_flops_per_core"].items()},
         vector_flops=cores * isa["vector_flops_per_core"],
         launch_seconds=facts["launch_seconds"],
         iteration_seconds=facts["iteration_seconds"],
@@ -56,14 +59,72 @@ def _host_of(cores: int) -> Device:
         resident_threads=isa["vector_bytes"] // DType.FP32.bytes,
         first_level_bytes=memory["first_level_bytes"] // 2,
         last_level_bytes=cache_bytes(_CACHES, 3, memory["l3_bytes_unknown"]),
-        packed_efficiency=isa.get("packed_efficiency", PRODUCT_EFFICIENCY),
-        batched_efficiency={DType.parse(dtype): share for dtype, share in isa.get("batched_efficiency", {}).items()},
-        library_efficiency={DType.parse(dtype): share for dtype, share in isa.get("library_efficiency", {}).items()},
+        library_products=products.get(RightFactor.PLAIN, NOT_MEASURED).library,
+        products=products,
         operands_in_place=True,
         packs_weights=True,
         scans=True,
         skips_iterations=True,
     )
+
+
+def _described() -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the table says of all hosts, and of those with this one's instruction set."""
+    facts = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
+    return facts, instruction_set(facts["instruction_sets"], processor_features(_PROCESSOR))
+
+
+def keep_rates(rates: Mapping[str, Any]) -> None:
+    """Keep what was measured of this host (`measured_host`): `host_cpu` has it from then on."""
+    keep_measured(processor_name(_PROCESSOR), _described()[1], rates)
+    _host_of.cache_clear()
+
+
+def measured_about() -> str | None:
+    """What is said of what was measured of this host; None where costs have the rates of the table."""
+    measured = measured_rates(processor_name(_PROCESSOR), _described()[1])
+    return None if measured is None else str(measured["about"])
+
+
+def merged(isa: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the table with what was measured in its place: shares that were not are of the rate that is there now.
+
+    Kernels multiply one row by vectors, and read a number for each that they multiply: timed, that would be memory's rate, which
+    costs know by itself. They are taken to be as fast as at elementwise operators, which would take the place of products else.
+    """
+    rates = dict(isa)
+    if not measured:
+        return rates
+    before, now = isa["matmul_flops_per_core"], isa["matmul_flops_per_core"] | measured["matmul_flops_per_core"]
+    kinds: dict[str, Any] = {}
+    for kind in {**isa.get("products", {}), **measured["products"]}:
+        described, own = (source.get(kind, {}) for source in (isa.get("products", {}), measured["products"]))
+        kinds[kind] = {
+            who: {
+                dtype: {rows: min(1.0, share * before[dtype] / now[dtype]) for rows, share in shares.items()}
+                for dtype, shares in described.get(who, {}).items()
+            }
+            | {
+                dtype: {"1": min(1.0, isa["vector_flops_per_core"] / now[dtype])} | shares if who == "kernels" else shares
+                for dtype, shares in own.get(who, {}).items()
+            }
+            for who in {**described, **own}
+        }
+    return rates | {"memory": measured["memory"], "matmul_flops_per_core": now, "products": kinds}
+
+
+def product_rates(kinds: dict[str, Any]) -> dict[RightFactor, ProductRates]:
+    """The rates of products of a description: by what is multiplied by, who multiplies, the type, and rows."""
+
+    def rate(shares: dict[str, float]) -> ProductRate:
+        return ProductRate(tuple(sorted((int(rows), share) for rows, share in shares.items())))
+
+    return {
+        RightFactor(kind): ProductRates(
+            **{who: {DType.parse(dtype): rate(shares) for dtype, shares in rates.items()} for who, rates in both.items()}
+        )
+        for kind, both in kinds.items()
+    }
 
 
 def available_cores() -> int:

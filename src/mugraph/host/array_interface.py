@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.ir.arithmetic import Array
@@ -22,11 +22,29 @@ class RunInputs(Protocol):
     def __call__(self, inputs: Sequence[Any], addresses: Sequence[int], into: Sequence[Any] = ()) -> list[Any]: ...
 
 
+class KernelCall(NamedTuple):
+    """A function of a machine among those that a call runs one after another: `operands` are the numbers of the addresses that it
+    takes, and the first `after` functions must be over before it begins, for it reads or overwrites what these do."""
+
+    function: Callable[..., None]
+    operands: Sequence[int]
+    after: int
+
+
 class GpuFunction(Protocol):
     """A function that launches a kernel on a GPU, which knows how several of its kind are launched at once."""
 
-    def together(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]], device: int) -> Callable[..., None]:
+    def together(self, calls: Sequence[KernelCall], device: int) -> Callable[..., None]:
         """All of them on the GPU of that index, each with the addresses of these numbers."""
+        ...
+
+
+@runtime_checkable
+class HostFunction(Protocol):
+    """A function that runs a kernel on the host, which knows how several of its kind are run at once."""
+
+    def in_one_call(self, calls: Sequence[KernelCall]) -> Callable[..., None]:
+        """All of them, each with the addresses of these numbers."""
         ...
 
 
@@ -65,9 +83,9 @@ class Arrays(Protocol):
         """The address of an array's memory."""
         ...
 
-    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
-        """Functions of a machine one after another on the device of these arrays, each with those of a call's addresses whose
-        numbers stand beside it; raises what loading them there raises."""
+    def launches(self, calls: Sequence[KernelCall]) -> Callable[..., None]:
+        """Functions of a machine one after another on the device of these arrays, as one function of the addresses that they
+        take; raises what loading them there raises."""
         ...
 
     def on_device(self, run: RunInputs) -> RunInputs:
@@ -140,9 +158,12 @@ def wrong_type(name: str, dtype: Any, tensor: Tensor) -> InvalidInput:
     return InvalidInput(f"input {name!r} is {dtype}; this muGraph was built for {tensor.dtype}")
 
 
-def one_by_one(calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
-    """The functions themselves, as they run where they are called."""
-    bound = [(function, picked(numbers)) for function, numbers in calls]
+def on_host(calls: Sequence[KernelCall]) -> Callable[..., None]:
+    """Functions that run on the host as one function: in one call where they are compiled kernels, else one by one."""
+    function = calls[0].function
+    if isinstance(function, HostFunction):
+        return function.in_one_call(calls)
+    bound = [(call.function, picked(call.operands)) for call in calls]
 
     def run(*addresses: int) -> None:
         for function, operands in bound:

@@ -12,7 +12,16 @@ from typing import Any, cast
 import numpy as np
 
 from mugraph.errors import InvalidInput
-from mugraph.host.array_interface import Arrays, GpuFunction, Recognizer, RunInputs, mismatch, one_by_one, wrong_type
+from mugraph.host.array_interface import (
+    Arrays,
+    GpuFunction,
+    KernelCall,
+    Recognizer,
+    RunInputs,
+    mismatch,
+    on_host,
+    wrong_type,
+)
 from mugraph.host.large_pages import in_large_pages
 from mugraph.host.lent_memory import LEAST, LEAST_VARYING, MOST, lent
 from mugraph.host.numpy_arrays import NUMPY
@@ -77,10 +86,10 @@ class TorchArrays:
         """Whether a tensor has a tangent of forward-mode differentiation."""
         return self.forward_ad.unpack_dual(array).tangent is not None
 
-    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
+    def launches(self, calls: Sequence[KernelCall]) -> Callable[..., None]:
         if self.index is None:
-            return one_by_one(calls)
-        return cast("GpuFunction", calls[0][0]).together(calls, self.index)
+            return on_host(calls)
+        return cast("GpuFunction", calls[0].function).together(calls, self.index)
 
     def on_device(self, run: RunInputs) -> RunInputs:
         if self.index is None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.errors import InvalidInput
-from mugraph.host.array_interface import Arrays, RunInputs, mismatch, one_by_one, wrong_type
+from mugraph.host.array_interface import Arrays, KernelCall, RunInputs, mismatch, on_host, wrong_type
 from mugraph.ir.arithmetic import Array
 from mugraph.ir.dtypes import DType
 from mugraph.ir.float_arithmetic import FloatArithmetic
@@ -55,8 +55,8 @@ class NumpyArrays:
     def pointer(self) -> Callable[[Array], int]:
         return _ADDRESS
 
-    def launches(self, calls: Sequence[tuple[Callable[..., None], Sequence[int]]]) -> Callable[..., None]:
-        return one_by_one(calls)
+    def launches(self, calls: Sequence[KernelCall]) -> Callable[..., None]:
+        return on_host(calls)
 
     def on_device(self, run: RunInputs) -> RunInputs:
         return run

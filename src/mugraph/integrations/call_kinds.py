@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,7 +15,17 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from mugraph.frontend.calls.objects import flat, leaves_of, parts_of
-from mugraph.frontend.calls.origins import PLAIN_VALUES, READ_ERRORS, Origin, modules_reached, names_read, reader, values_reached
+from mugraph.frontend.calls.origins import (
+    CONTAINERS,
+    PLAIN_VALUES,
+    READ_ERRORS,
+    Origin,
+    is_looked_into,
+    modules_reached,
+    names_read,
+    reader,
+    values_reached,
+)
 from mugraph.frontend.calls.pytree import same_value
 
 Kind = tuple[Any, ...]
@@ -33,12 +46,19 @@ def kind_of_call(args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Mappin
 
 
 class ReachedModules:
-    """The modules that a function is, is a method of or reaches by a name (`reached`), and all modules in these."""
+    """The modules that a function is, is a method of or reaches by a name or in a container (`reached`), also in one that a
+    module has for an attribute or by a `forward` of its own; and all modules in these."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        found = modules_reached(fn)
+        found, every = modules_reached(fn), dict[int, torch.nn.Module]()
+        for outer, _ in found:  # of which there are more and more
+            for module in outer.modules():
+                if id(module) not in every:
+                    every[id(module)] = module
+                    for value, way in attributes_beside(module):
+                        found += modules_reached(value, way)
         self.reached = [module for module, _ in found]
-        self.modules = tuple({id(module): module for reached in self.reached for module in reached.modules()}.values())
+        self.modules = tuple(every.values())
         self._held = [(module._modules, tuple(module._modules.values())) for module in self.modules if module._modules]
         self._read = reader([origin for _, origin in found])
 
@@ -51,6 +71,23 @@ class ReachedModules:
         return same and all(tuple(held.values()) == modules for held, modules in self._held)
 
 
+_PLAIN = frozenset((bool, *PLAIN_VALUES))
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+"""What every module has for attributes."""
+
+
+def attributes_beside(module: torch.nn.Module) -> list[tuple[Any, Origin]]:
+    """The containers that a module has for attributes and that are looked into, and what was put in the place of its `forward`,
+    with the way to each."""
+    held = vars(module)
+    own = ((name, held[name]) for name in held.keys() - _OF_MODULES if type(held[name]) not in _PLAIN)
+    looked = (each for each in own if each[0] == _FORWARD or (isinstance(each[1], CONTAINERS) and is_looked_into(each[1])))
+    return [(value, Origin.of_attribute(module, name)) for name, value in looked]
+
+
+_FORWARD = "forward"
+
+
 class PythonState:
     """The numbers, texts and flags that a function and its modules read beside the arguments, as they were when this was made.
 
@@ -59,20 +96,27 @@ class PythonState:
     """
 
     def __init__(self, fn: Callable[..., Any], modules: Sequence[torch.nn.Module]) -> None:
-        named = names_read((), set(map(type, modules)))
-        self._reached = values_reached(fn)
+        beside = [found for module in modules for found in attributes_beside(module)]
+        forwards = (getattr(value, "__func__", value) for value, _ in beside)
+        named = names_read((each for each in forwards if isinstance(each, FunctionType)), set(map(type, modules)))
+        self._modules = tuple(modules)
+        by_modules = [values_reached(value, way) for value, way in beside if way.name in named]
+        self._any_by_modules = any(by_modules)
+        self._reached = [*values_reached(fn), *itertools.chain.from_iterable(by_modules)]
         self._read = reader([origin for _, origin in self._reached])
         self._held = [
-            (module, name, value)
-            for module in modules
+            (number, name, value)
+            for number, module in enumerate(modules)
             for name, value in vars(module).items()
             if name in named and isinstance(value, PLAIN_VALUES) and name != "training"  # which `surroundings` has
         ]
 
-    def changed(self) -> str | None:
-        """The name of one that is another now; None where all are what they were."""
-        for module, name, value in self._held:
-            if (now := module.__dict__.get(name, _GONE)) is not value and _differ(now, value):
+    def changed(self, modules: Sequence[torch.nn.Module]) -> str | None:
+        """The name of one that is another now, where these are the modules; None where all are what they were."""
+        if len(modules) != len(self._modules) or (self._any_by_modules and tuple(modules) != self._modules):
+            return "a module"
+        for number, name, value in self._held:
+            if (now := modules[number].__dict__.get(name, _GONE)) is not value and _differ(now, value):
                 return name
         if not self._reached:
             return None
@@ -87,7 +131,8 @@ class PythonState:
 
     def settle(self) -> None:
         """Leave out what is another now."""
-        self._held = [held for held in self._held if not _differ(held[0].__dict__.get(held[1], _GONE), held[2])]
+        now = ((held, self._modules[held[0]].__dict__.get(held[1], _GONE)) for held in self._held)
+        self._held = [held for held, value in now if not _differ(value, held[2])]
         self._reached = [(value, origin) for value, origin in self._reached if not _differ(_now(origin), value)]
         self._read = reader([origin for _, origin in self._reached])
 
@@ -109,16 +154,31 @@ def _differ(now: Any, then: Any) -> bool:
 
 def surroundings(around: ReachedModules) -> Kind:
     """What decides besides the arguments what PyTorch computes: autocasting, the type of new tensors, of which classes modules
-    are, and of each whether it trains, and its hooks."""
+    are, and of each what it computes, whether it trains, and its hooks."""
     casts = tuple(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda"))
     return (*casts, torch.get_default_dtype(), *map(type, around.reached), *map(_state_of_module, around.modules))
 
 
-def _state_of_module(module: torch.nn.Module) -> Kind | bool:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Itself:
+    """An object that is equal to itself alone, whatever it says."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _state_of_module(module: torch.nn.Module) -> Kind:
+    forward = module.__dict__.get(_FORWARD, _GONE)
+    forward = getattr(type(module), _FORWARD, None) if forward is _GONE else _Itself(forward)
     held, after, before = module._modules, module._forward_hooks, module._forward_pre_hooks
     if held or after or before:
-        return (module.training, *map(type, held.values()), *after, *before)
-    return module.training  # of most modules, in every call
+        return (forward, module.training, *map(type, held.values()), *after, *before)
+    return forward, module.training  # of most modules, in every call
 
 
 def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor]:

@@ -79,10 +79,10 @@ class Answer:
     state: PythonState | None = field(default=None, repr=False, compare=False)
     """What the function was recorded with beside its arguments; the result answers as long as this is what it was."""
 
-    @property
-    def changed(self) -> str | None:
-        """The name of something that the function is not as it was recorded with; None where all is as it was."""
-        return None if self.state is None else self.state.changed()
+    def changed(self, modules: ReachedModules) -> str | None:
+        """The name of something that the function, which reaches these modules, is not as it was recorded with; None where all is
+        as it was."""
+        return None if self.state is None else self.state.changed(modules.modules)
 
 
 class Optimized(Shared, Generic[P, R]):
@@ -109,7 +109,7 @@ class Optimized(Shared, Generic[P, R]):
             latest, around, modules, answer = known
             with suppress(InvalidInput, ShapeMismatch):  # the function brings other tensors along than it did
                 usual = around == surroundings(modules) and modules.are_there() and not _brings_gradients(latest)
-                usual = usual and answer.changed is None
+                usual = usual and answer.changed(modules) is None
                 inputs = latest.calling.plain(args, kwargs) if usual else None
                 outputs = None if inputs is None else latest.executable.recognized(inputs)
                 if inputs is not None and outputs is not None:
@@ -150,7 +150,7 @@ class Optimized(Shared, Generic[P, R]):
             answer = self._answer(kind, args, kwargs, dynamic, state)
         if answer.result is None or answer.reason:
             return self.fn(*args, **kwargs)
-        if (changed := answer.changed) is not None:
+        if (changed := answer.changed(modules)) is not None:
             self._leave(f"{changed} is not what it was when kernels were made; optimize the function anew to have some for it")
             return self.fn(*args, **kwargs)
         try:

@@ -79,7 +79,7 @@ def at_all_sizes(
     """
     numbers = numbers_of(module)
     if numbers == ():
-        return optimized(options, module, {}, graph, options.budget, changed, original).forward
+        return optimized(options, module, None, graph, options.budget, changed, original).forward
     graphs: GraphsByForm = {}
     later = graph.later if options.background else None
     masked_run = functools.partial(_with_masked_parts, options, graphs, graph, {})
@@ -212,7 +212,7 @@ def _cut(
         share = shares[part.form]
         general = optimized(options, part.module, graphs, graph, share).forward
         at_size = functools.partial(_in_slices, axis, options, part.module, graphs, graph)
-        ahead = _AHEAD if options.target == "cpu" and not axis.of_rows else 1  # others compute no first slices
+        ahead = _AHEAD if options.target == "cpu" and not axis.of_rows else 1  # of others nobody knows what these cost
         return CoveredGraph(general, at_size, axis, options.sizes, share, options.strict, turn or Turn(graph.later), ahead)
 
     _log.info("%d parts of a graph do the same to every row: they run in chunks of rows at any size", len(axes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,11 +22,12 @@ from mugraph.integrations.background import BackgroundGraph, queue
 from mugraph.integrations.waiting import tell, waiting
 from mugraph.integrations.whole_graph import Original, WholeGraph
 from mugraph.pieces.example_tensors import example_of, recorded_sizes
+from mugraph.pieces.kept_plans import KeptPlan
 from mugraph.pieces.packed_memory import packed_bytes
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer, optimizer
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.plan import Plan, plans
-from mugraph.pieces.whole_calls import KeptCalls
+from mugraph.pieces.whole_calls import KeptCalls, text_of_calls
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.benchmarking import quickest
 from mugraph.support.deadline import Deadline
@@ -81,14 +82,15 @@ compilations = Compilations()
 def optimized(
     options: PieceOptions,
     module: fx.GraphModule,
-    graphs: GraphsByForm,
+    graphs: GraphsByForm | None,
     graph: BackgroundGraph,
     budget: float | None,
     changed: Sequence[int] = (),
     original: Original | None = None,
 ) -> fx.GraphModule:
     """The graph with kernels in the place of its pieces. Its last results are what arguments of the numbers `changed` hold behind
-    the call: they may be written where they lie.
+    the call: they may be written where they lie. `graphs` is as in `plans`; a graph without, which has no other sizes, is cut as
+    an earlier process has cut it.
 
     Whole calls of a graph that changes nothing are compared with those of its `original`, which is the answer where kernels are
     not faster.
@@ -100,21 +102,22 @@ def optimized(
         return planned(options, ready, graphs, graph, budget, written=written).spliced(ready, written=written)
     deadline = Deadline(budget)
     with _told(options, deadline):
-        plan = _planned(options, ready, whole.before_calls(deadline), graphs)
+        calls = text_of_calls(ready.graph)
+        plan = _planned(options, ready, deadline, graphs, calls=calls, before=whole.before_calls)
         by_kernels = plan.spliced(ready)
         if plan.has_kernels:
             tell(Event("compare", "calls by kernels and by PyTorch", deadline.elapsed))
-        reason = whole.outcome(plan, by_kernels, deadline).reason if plan.has_kernels else _NOTHING
+        reason = whole.outcome(plan, by_kernels, deadline, calls).reason if plan.has_kernels else _NOTHING
     if reason and plan.has_kernels:
         _log.info("torch runs a graph: %s", reason)
     _note(options, plan.without_kernels(reason) if reason else plan, graph)
-    return whole.original.module if reason else by_kernels
+    return whole.original.with_code() if reason else by_kernels
 
 
 def planned(
     options: PieceOptions,
     module: fx.GraphModule,
-    graphs: GraphsByForm,
+    graphs: GraphsByForm | None,
     graph: BackgroundGraph,
     budget: float | None,
     improved: Callable[[Plan], None] | None = None,
@@ -138,24 +141,33 @@ def _planned(
     options: PieceOptions,
     module: fx.GraphModule,
     deadline: Deadline,
-    graphs: GraphsByForm,
+    graphs: GraphsByForm | None,
     improved: Callable[[Plan], None] | None = None,
     written: Mapping[fx.Node, fx.Node] | None = None,
+    calls: str | None = None,
+    before: Callable[[Deadline], Deadline] = lambda deadline: deadline,
 ) -> Plan:
-    """The plan of what is ready to be cut."""
+    """The plan of what is ready to be cut, whose `calls` are this text, if it is known; what has to be found out is until
+    `before` the deadline."""
     calls = sum(node.op == "call_function" for node in module.graph.nodes)
     limit = "without a limit of time" if deadline.budget is None else f"for up to {deadline.budget:.0f} seconds"
     _log.info("kernels are searched for a graph of %d calls, %s", calls, limit)
     optimizer, device = _optimizer(options), target_row(options.target).tensors
     with _disable_current_modes():  # Dynamo's modes, under which tensors have no data
-        choices = plans(module, device, optimizer, deadline, graphs, improved=improved, written=written)
-        return choices[0] if len(choices) == 1 else _fastest(module, choices, options)
+        kept = None if graphs is not None else KeptPlan.of(module.graph, optimizer, written or (), calls)
+        plan = None if kept is None else kept.recalled(deadline)
+        if plan is not None:
+            return plan
+        choices = plans(module, device, optimizer, before(deadline), graphs, improved=improved, written=written)
+        plan = choices[0] if len(choices) == 1 else _fastest(module, choices, options)
+        if kept is not None:
+            kept.keep(plan)
+        return plan
 
 
 def _note(options: PieceOptions, plan: Plan, graph: BackgroundGraph) -> None:
     """Say what became of a graph, and have what runs it tested where that is still to be done."""
-    reasons = Counter(f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in plan.lost.items())
-    for reason, count in reasons.items():
+    for reason, count in plan.losses.items():
         _log.info("%s%s", reason, f" ({count} such pieces)" if count > 1 else "")
     compiled = Compiled(plan.partition, plan.results)
     compilations.append(compiled)

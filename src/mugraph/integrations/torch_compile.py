@@ -81,7 +81,6 @@ def backend(
     if graph is not None:
         held = [number for number, given in enumerate(example_inputs) if _is_of_a_module(given)]
         _mark_constants(graph, held)
-        _LazyGraphModule.force_recompile(module)  # else each call by it asks whether that was done
         return _run(chosen, graph, Original.of(module, example_inputs, held))
     graphs = StepGraphs()
     compiler = aot_autograd(
@@ -203,7 +202,7 @@ def _run(
     Its last results are what arguments of the numbers `changed` hold behind the call: they may be written where they lie. Calls
     of both are compared unless it is no `whole`, but one of the two graphs of a step.
     """
-    graph = BackgroundGraph(original.module.forward, queue)
+    graph = BackgroundGraph(original.with_code().forward if options.background else original.module.forward, queue)
     if options.background:
         graph.later(functools.partial(_in_background, options, module))
         return graph

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.devices import device_for
@@ -57,6 +58,11 @@ class Original:
 
     module: fx.GraphModule
     held: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+    def with_code(self) -> fx.GraphModule:
+        """The graph with its code written, where it is to be called: else each call asks whether that was done."""
+        _LazyGraphModule.force_recompile(self.module)
+        return self.module
 
     @classmethod
     def of(cls, module: fx.GraphModule, arguments: Sequence[Any], held: Sequence[int]) -> Original:
@@ -121,11 +127,11 @@ class WholeGraph:
         """The deadline of pieces, which leaves time for whole calls."""
         return _CALLS.before(deadline, self._predicted_seconds)
 
-    def outcome(self, plan: Plan, by_kernels: fx.GraphModule, deadline: Deadline) -> Outcome:
-        """What whole calls by the kernels of a plan show, now or in an earlier process; nothing where there is no time for a few,
-        or where PyTorch does not take tensors like those of calls."""
+    def outcome(self, plan: Plan, by_kernels: fx.GraphModule, deadline: Deadline, calls: str) -> Outcome:
+        """What whole calls by the kernels of a plan show, now or in an earlier process, of a graph with these `calls` as text;
+        nothing where there is no time for a few, or where PyTorch does not take tensors like those of calls."""
         asked = str(self.original.module.graph)
-        kept = KeptCalls.of(self.options.cache, self.options.target, self.ready.graph, [plan], asked)
+        kept = KeptCalls.of(self.options.cache, self.options.target, calls, [plan], asked)
         known = kept.recall(Outcome.from_json)
         if known is None:
             with _disable_current_modes(), torch.no_grad():
@@ -147,7 +153,7 @@ class WholeGraph:
         with self._examples() as arguments:
             begun = time.perf_counter()
             try:
-                wanted = self.original.module.forward(*arguments)
+                wanted = self.original.with_code().forward(*arguments)
             except Exception as error:  # what stands for an argument may be none that it takes
                 _log.info("whole calls of a graph are not compared, which PyTorch does not make so: %s", error)
                 return Outcome(None)

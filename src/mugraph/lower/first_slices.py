@@ -19,15 +19,21 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Value
 from mugraph.ir.ops import GRAPH_DEFINED
+from mugraph.lower.counted_slices import FirstSlices
 from mugraph.lower.lower import Launch, needed_nodes
 from mugraph.lower.phases import Phase
-from mugraph.lower.tile_form import Buffer, FirstSlices, Kernel, Matmul, Memory, Scan, Statement, Tile
+from mugraph.lower.tile_form import Buffer, Kernel, Matmul, Memory, Scan, Statement, Tile
 
 COUNT = "slices"
 """The input that has the number of slices."""
 
 Stops = Callable[[Kernel, Matmul, int], bool]
 """Whether a product of a kernel can be printed so that it stops along a dimension of its points."""
+
+
+def any_product(kernel: Kernel, product: Matmul, dim: int) -> bool:
+    """Every product stops along every dimension: where what lies behind the last row is neither read nor stored."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,8 @@ def _with_count(graph: Graph, launch: Launch, sizes: dict[Value, int], slices: S
     else:
         raise UnsupportedOperator(f"{kernel.name}: its slices are not computed one by one")
     sizes.update((operands[name], known[name]) for name in kernel.outputs)
+    ends = frozenset(name for name in known if operands[name] in slices.inputs or operands[name] in graph.outputs)
+    found = replace(found, sizes=tuple(known.items()), ends=ends)
     skips = tuple(skip for skip in kernel.skips if skip.tile.buffer not in known)
     buffers = (*kernel.buffers, Buffer(COUNT, Memory.DEVICE, DType.INT64, 1))
     made = replace(kernel, inputs=(*kernel.inputs, COUNT), buffers=buffers, skips=skips, slices=found)

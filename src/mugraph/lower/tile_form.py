@@ -18,6 +18,7 @@ from enum import StrEnum
 from mugraph.devices.products import WARP
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Shape, Value
+from mugraph.lower.counted_slices import FirstSlices
 from mugraph.lower.phases import Phase
 from mugraph.lower.places import START, Index, Swizzle
 from mugraph.lower.scalar_expressions import Expression
@@ -384,25 +385,6 @@ class Growing:
     body: tuple[Statement, ...]
     sizes: str
     cut_off: CutOff | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FirstSlices:
-    """How a kernel computes as many slices as a call says, the first of those it was made for (`mugraph.lower.first_slices`).
-
-    A slice is `rows` rows. Block b along dimension `dim` of the grid, or every block if that is None, has `extent` of them from
-    `step * b` on. `dims` has for each statement, phase by phase, the dimension of its points along which it stops behind the last
-    row; None for one that does not stop. `count` is the input that has the number of slices. Where a block may begin at any row,
-    `apart` has the operands with rows, and how many elements one of these lies behind the other there.
-    """
-
-    count: str
-    rows: int
-    dim: int | None
-    step: int
-    extent: int
-    dims: tuple[tuple[int | None, ...], ...]
-    apart: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

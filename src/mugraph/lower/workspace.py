@@ -23,11 +23,15 @@ _MAKES_ITS_OWN = frozenset({"input", "constant", "matmul"})
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The first byte of each tensor that lies in the workspace, and the bytes it takes: no plan takes fewer than `bound`."""
+    """The first byte of each tensor that lies in the workspace, and the bytes it takes: no plan takes fewer than `bound`.
+
+    `memories` are the results of generated kernels in whose memory each value of the graph may lie.
+    """
 
     offsets: Mapping[Value, int]
     bytes: int
     bound: int
+    memories: Mapping[Value, frozenset[Value]]
 
 
 def plan_workspace(graph: Graph) -> Workspace:
@@ -49,7 +53,7 @@ def plan_workspace(graph: Graph) -> Workspace:
     requests = [Request(-(-graph.tensor(value).bytes // ALIGNMENT), births[value], deaths[value]) for value in tensors]
     allocation = allocate(requests)
     offsets = {value: offset * ALIGNMENT for value, offset in zip(tensors, allocation.offsets, strict=True)}
-    return Workspace(offsets, allocation.height * ALIGNMENT, allocation.bound * ALIGNMENT)
+    return Workspace(offsets, allocation.height * ALIGNMENT, allocation.bound * ALIGNMENT, memories)
 
 
 def _memories(graph: Graph, windows: Mapping[Value, tuple[Value, Tile]]) -> dict[Value, frozenset[Value]]:

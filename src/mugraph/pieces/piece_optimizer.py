@@ -8,7 +8,7 @@ import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -104,6 +104,8 @@ class Optimizer:
         self.elsewhere = elsewhere
         """What searches for programs that nothing is kept of; None where it is done here."""
         self.interrupted = False
+        self._decisions = 0
+        """How often something was searched or timed that was not kept."""
         self._serving = serving
         self._untested: weakref.WeakKeyDictionary[Executable, Untested] = weakref.WeakKeyDictionary()
         """Results that were only glanced at, by their kernels."""
@@ -139,10 +141,14 @@ class Optimizer:
     @property
     def kept_joins(self) -> KeptJoins | None:
         """The larger programs of graphs that earlier processes tried; None where these are tried anew."""
-        return KeptJoins(Store.of(self.options.cache), self.options.budget) if self._waited_for else None
+        return KeptJoins(Store.of(self.options.cache), self.options.budget) if self.waited_for else None
+
+    def may_go_on(self, pieces: Iterable[Piece]) -> bool:
+        """Whether a later process may find more of some pieces that were decided about, or whether the search was interrupted."""
+        return self.interrupted or any(self._outcomes[self.key(piece)].wants_time for piece in pieces)
 
     @property
-    def _waited_for(self) -> bool:
+    def waited_for(self) -> bool:
         """Whether calls of a model wait: Ctrl-C ends everything, and what an earlier process had too little time for is not tried
         again with as much. Elsewhere what was found until Ctrl-C is wanted."""
         return self._serving and self.elsewhere is None
@@ -205,6 +211,16 @@ class Optimizer:
         needy = [key for key in distinct if self._outcomes[key].wants_time and not once]
         self._try_again(sorted(needy, key=by_bytes), distinct, graphs, deadline, until)
         return [self._outcomes[key] for key in keys]
+
+    def as_kept(self, pieces: Iterable[Piece], deadline: Deadline) -> Iterator[tuple[Piece, PieceOutcome | None]]:
+        """What was known or kept of each piece, in whatever order; None behind which none comes: of this one, or of a part of it,
+        something had to be found out, as in `outcomes`."""
+        self._drop_wrong()
+        waiting = [*pieces]
+        for number, piece in enumerate(waiting):
+            before, key = self._decisions, self.key(piece)
+            self._try(key, piece, Share.of(deadline, 1 / (len(waiting) - number)), {})
+            yield piece, self._outcomes[key] if self._decisions == before else None
 
     @memory_reused()
     def searched_on(self, pieces: Sequence[Piece], graphs: _Known, deadline: Deadline) -> list[PieceOutcome]:
@@ -308,7 +324,7 @@ class Optimizer:
             runs = known is not None and known.runs
             result = self._optimized(piece, budget, graphs.get(form_of(piece.program)), again, runs)
             if result.report.interrupted:
-                if self._waited_for:  # who presses Ctrl-C while a model compiles wants his program to end
+                if self.waited_for:  # who presses Ctrl-C while a model compiles wants his program to end
                     raise KeyboardInterrupt
                 self.interrupted = True
             return self._faster(piece, known, result) if known is not None and runs else self._compared(piece, result)
@@ -330,6 +346,7 @@ class Optimizer:
             optimized = functools.partial(superoptimize_program, timed_rival=functools.partial(self._seconds_of_torch, piece))
         postpone = untested.append if self._serving else None
         result = optimized(piece.program, budget=budget, tell=self.tell, postpone=postpone, **wanted)
+        self._decisions += not result.report.recalled
         for document in untested:
             self._untested[result.executable] = Untested(piece.program, document, OptimizationSettings(**wanted))
         return result
@@ -351,7 +368,7 @@ class Optimizer:
             "constants": self._weights(piece),
             "asked": options.budget if self._serving else None,
             "enough": self._share_of(piece).enough,
-            "unfinished": self._waited_for and not again,
+            "unfinished": self.waited_for and not again,
             "rival": ", ".join((_RIVAL, *torch_here())) if self.measures else "the program",
         }
 
@@ -441,6 +458,7 @@ class Optimizer:
                 return Duel.from_json(record)
         if until.passed or not until.allows(_DUEL_CALLS * (result.best.latency or 0.0)):
             return None
+        self._decisions += 1
         outcome = against(piece, result, module(), until)
         if not outcome.cut_short:
             store.put(KIND, key, while_serving(outcome.to_json(), self.options.background))

@@ -10,6 +10,7 @@ around these is cut once more. Then what is predicted to be faster together is t
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -66,6 +67,8 @@ class Plan:
     """Why PyTorch runs programs of the graph all the same."""
     others: Mapping[fx.Node, Way] = field(default_factory=dict)
     """Calls that PyTorch is asked for otherwise."""
+    before: Mapping[str, int] = field(default_factory=dict)
+    """The `losses` of an earlier process, which are not cut out again."""
     larger: int | None = None
     """How many larger programs were searched that might have run in the place of steps; None where none was looked for."""
 
@@ -88,6 +91,12 @@ class Plan:
     def has_kernels(self) -> bool:
         """Whether anything is not just as PyTorch is asked for it."""
         return bool(self.partition.pieces or self.partition.library or self.others)
+
+    @property
+    def losses(self) -> Counter[str]:
+        """Programs that PyTorch runs all the same, by a line that says why, with how many there are."""
+        lines = (f"a piece of {len(piece.nodes)} calls stays with torch: {reason}" for piece, reason in self.lost.items())
+        return Counter(self.before) + Counter(lines)
 
     def without_kernels(self, reason: str) -> Plan:
         """The plan of which PyTorch runs everything."""

@@ -140,8 +140,8 @@ class PredictedCost:
         if len(contractions) > 1:
             return self.of_program([node])
         for each in contractions:
-            rows = each.batch * each.rows
-            return library_seconds(self.device, _dtype(node), rows, each.columns, each.inner, each.flops, moved)
+            rows, columns = each.batch * each.rows, each.batch * each.columns
+            return library_seconds(self.device, _dtype(node), rows, columns, each.inner, each.flops, moved, batch=each.batch)
         return moved / self.device.memory_bandwidth + self.device.launch_seconds if moved else 0.0
 
     def _in_one_kernel(

@@ -88,17 +88,18 @@ class KeptCalls:
         cls,
         cache: Store | Mode | str | None,
         target: str,
-        graph: fx.Graph,
+        graph: fx.Graph | str,
         plans: Sequence[Plan],
         *asked: str,
         serving: bool = False,
     ) -> KeptCalls:
-        """The place for a graph; `asked` is what else calls take their time by, or are made for.
+        """The place for a graph, or the `text_of_calls` of it; `asked` is what else calls take their time by, or are made for.
 
         What runs between kernels is this version's.
         """
         here = (repr(device_for(target)), *torch_here(), __version__)
-        return cls(Store.of(cache), digest_of(text_of_calls(graph), *map(_text_of_plan, plans), *asked, *here), serving)
+        calls = graph if isinstance(graph, str) else text_of_calls(graph)
+        return cls(Store.of(cache), digest_of(calls, *map(_text_of_plan, plans), *asked, *here), serving)
 
     def recall(self, read: Callable[[Mapping[str, Any]], T]) -> T | None:
         """What was kept, as `read` reads it; None where nothing was, or what is no such document."""

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from mugraph.errors import InvalidInput
-from mugraph.host.array_interface import Arrays
+from mugraph.host.array_interface import Arrays, KernelCall
 from mugraph.host.tensor_state import is_traceable, outside_inference_mode
 from mugraph.ir.graph import VIEWS, Graph, Node, Value, owner_of
 from mugraph.ir.ops import GRAPH_DEFINED, apply_call
@@ -77,7 +77,8 @@ def planned(graph: Graph, launches: Mapping[int, Launched], functions: Mapping[s
     allocated = set(workspace.offsets)
     for generated, group in groupby(nodes, lambda index: graph.nodes[index].op == GRAPH_DEFINED):
         if generated:
-            steps.append(_kernels(graph, [launches[index] for index in group], functions, library, slots, allocated))
+            launched = [launches[index] for index in group]
+            steps.append(_kernels(graph, launched, functions, library, slots, allocated, workspace))
             continue
         for index in group:
             read = [value for value in graph.nodes[index].inputs if value in workspace.offsets]
@@ -161,11 +162,14 @@ def _kernels(
     library: Arrays,
     slots: Places,
     allocated: set[Value],
+    workspace: Workspace,
 ) -> Step:
-    """Run compiled kernels one after another. Outputs that are not yet are `allocated`, and then are, unless a call gives their
-    arrays; kernels need addresses."""
+    """Run compiled kernels. Outputs that are not yet are `allocated`, and then are, unless a call gives their arrays; kernels
+    need addresses. Arrays that a call gives may share memory with inputs: there each kernel runs behind those before it."""
     pointer = library.pointer
-    made = [value for value in dict.fromkeys(value for launch in launches for value in launch.outputs) if value not in allocated]
+    written = dict.fromkeys(value for launch in launches for value in launch.outputs)
+    made = [value for value in written if value not in allocated]
+    parts_follow = any(value in allocated and value not in workspace.offsets for value in written)
     allocated.update(made)
     outputs = [(slots.numbers[value], slots.address(value), library.allocator(graph.tensor(value))) for value in made]
     packings = {
@@ -174,20 +178,54 @@ def _kernels(
     operands = [_operands(number, launch, packings, slots) for number, launch in enumerate(launches)]
     places = [*dict.fromkeys(place for taken in operands for place in taken if isinstance(place, int)), *packings]
     calls = [
-        (functions[launch.kernel.name], [*map(places.index, taken)]) for launch, taken in zip(launches, operands, strict=True)
+        KernelCall(functions[launch.kernel.name], [*map(places.index, taken)], after)
+        for launch, taken, after in zip(launches, operands, conflicts(graph, launches, workspace), strict=True)
     ]
-    run, addresses = library.launches(calls), picked([place for place in places if isinstance(place, int)])
+    run = in_turn = library.launches(calls)
+    if any(call.after < number for number, call in enumerate(calls)):
+        in_turn = library.launches([call._replace(after=number) for number, call in enumerate(calls)])
+        run = in_turn if parts_follow else run
+    addresses = picked([place for place in places if isinstance(place, int)])
     packed = [(slots.numbers[value], Kept(packer(packing), packing)) for (_, value), packing in packings.items()]
 
     def step(arrays: Slots) -> None:
+        launched = run
         for number, address, allocate in outputs:
             if arrays[number] is None:
                 arrays[number] = array = allocate()
                 arrays[address] = pointer(array)
-        weights = [kept.of(arrays[number]) for number, kept in packed]
-        run(*addresses(arrays), *[weight.address for weight in weights])
+            else:
+                launched = in_turn
+        if packed:
+            weights = [kept.of(arrays[number]) for number, kept in packed]
+            launched(*addresses(arrays), *[weight.address for weight in weights])
+        else:
+            launched(*addresses(arrays))
 
     return step
+
+
+def conflicts(graph: Graph, launches: Sequence[Launched], workspace: Workspace) -> list[int]:
+    """For each of the launches that follow each other in a call, how many of the first must be over before it begins: up to the
+    last one that writes what it reads or writes, or reads what it writes. Tensors in the workspace may have bytes in common."""
+
+    def share(one: Value, other: Value) -> bool:
+        if one == other or not {one, other} <= workspace.offsets.keys():
+            return one == other
+        first, second = (range(start := workspace.offsets[each], start + graph.tensor(each).bytes) for each in (one, other))
+        return max(first.start, second.start) < min(first.stop, second.stop)
+
+    def touch(launch: Launched, written: Sequence[Value]) -> bool:
+        touched = {*launch.outputs, *(memory for value in launch.inputs for memory in workspace.memories[value])}
+        return any(share(one, other) for one in touched for other in written)
+
+    def conflict(before: Launched, launch: Launched) -> bool:
+        return touch(launch, before.outputs) or touch(before, launch.outputs)
+
+    return [
+        max((number + 1 for number, before in enumerate(launches[:here]) if conflict(before, launch)), default=0)
+        for here, launch in enumerate(launches)
+    ]
 
 
 _Packed = tuple[int, Value]

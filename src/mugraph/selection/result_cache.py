@@ -74,7 +74,7 @@ class ResultCache:
     def key(self) -> str:
         """What identifies the question, this version of mugraph included."""
         settings = json.dumps(dict(self.settings), sort_keys=True)
-        return digest_of(graph_digest(self.program), repr(self.device), settings, __version__, _package_digest())
+        return digest_of(graph_digest(self.program), repr(self.device), settings, __version__, package_digest())
 
     def keep(self, result: Superoptimized) -> None:
         """Keep a result for later runs, unless there is none for lack of time: they go on from the structures found so far."""
@@ -223,7 +223,7 @@ def _unhurried(document: Mapping[str, Any]) -> bool:
 
 
 @functools.cache
-def _package_digest() -> str:
+def package_digest() -> str:
     """A hash of mugraph's own files: whatever of it changes, results are found anew."""
     package = Path(__file__).parents[1]
     files = sorted(file for file in package.rglob("*") if file.is_file() and file.suffix not in (".pyc", ".pyo"))

@@ -13,7 +13,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,8 @@ from mugraph.frontend.calls.pytree import Traced
 from mugraph.frontend.comparison import Comparison, compared
 from mugraph.frontend.recording.compiler_questions import asked_outside_torch
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
-from mugraph.frontend.symbolic_sizes.count_rules import Counted, Returned, counted
+from mugraph.frontend.symbolic_sizes.count_rules import Counted, Returned
+from mugraph.frontend.symbolic_sizes.cut_points import Cut, cut_where_needed, with_inputs
 from mugraph.frontend.symbolic_sizes.index_counts import Cutoff, cutoffs
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
@@ -62,27 +63,36 @@ def verified_at_all_sizes(
 ) -> Verdict:
     """The answer for all sizes of the ranges in `dynamic`, from 1 on; undecided, with the reason, where there is none.
 
-    `options` are the others of `verify`. Raises InvalidInput and ShapeMismatch for functions and examples that do not fit the
-    declaration, and what `verify` raises.
+    `options` are the others of `verify`. Raises what `Question.of` raises, and `verify`.
     """
-    if example_inputs is None or any(not callable(fn) or isinstance(fn, Program | Graph) for fn in functions):
-        raise InvalidInput("dynamic dimensions are those of PyTorch functions' example_inputs; a program has fixed sizes")
-    if options["for_all_weights"]:
-        raise InvalidInput("for_all_weights is asked of one size; leave it out with dynamic=, or make the weights arguments")
-    deadline = reading(Deadline(budget), silent, *functions)
-    args, kwargs = arguments_of(example_inputs)
-    declared = Declared.of(dynamic)
-    if 0 in declared.sizes_of(args, kwargs):
-        raise InvalidInput("the example has size 0 of a dimension; give one of size 1 or more")
-
-    def decide(ours: Any, theirs: Any, examples: Any) -> Verdict:
-        return verify(ours, theirs, examples, budget=deadline.remaining, **options)
-
-    return _Question(decide, functions, declared.from_one(), tuple(args), dict(sorted(kwargs.items())), deadline).answer()
+    return Question.of(verify, functions, example_inputs, dynamic, budget, options).answer().verdict
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class DecidedPart:
+    """Ranges that are a part of all, and what decided about their sizes: the `cutoffs` of two families, by dimension, and the
+    sizes that these say, or without families all of them."""
+
+    ranges: tuple[Dim, ...]
+    sizes: tuple[Sizes, ...]
+    families: tuple[Family, ...] = ()
+    cutoffs: Mapping[str, Cutoff] = field(default_factory=dict)
+
+    def cutoff(self, name: str) -> Cutoff:
+        """That of a dimension, whose sizes make no difference to what has none."""
+        return self.cutoffs.get(name, Cutoff())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The verdict on two functions, and the parts of the ranges that it is for where they are equivalent."""
+
+    verdict: Verdict
+    parts: tuple[DecidedPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
     """Two functions, and for which sizes they are asked about."""
 
     decide: Callable[[Any, Any, Any], Verdict]
@@ -93,24 +103,57 @@ class _Question:
     kwargs: Mapping[str, Any]
     deadline: Deadline
 
-    def answer(self) -> Verdict:
+    @classmethod
+    def of(
+        cls,
+        verify: Verify,
+        functions: tuple[Any, Any],
+        example_inputs: Any,
+        dynamic: Declaration,
+        budget: float | None,
+        options: Mapping[str, Any],
+    ) -> Question:
+        """Raises InvalidInput and ShapeMismatch for functions and examples that do not fit the declaration."""
+        if example_inputs is None or any(not callable(fn) or isinstance(fn, Program | Graph) for fn in functions):
+            raise InvalidInput("dynamic dimensions are those of PyTorch functions' example_inputs; a program has fixed sizes")
+        if options["for_all_weights"]:
+            raise InvalidInput("for_all_weights is asked of one size; leave it out with dynamic=, or make the weights arguments")
+        deadline = reading(Deadline(budget), silent, *functions)
+        args, kwargs = arguments_of(example_inputs)
+        declared = Declared.of(dynamic)
+        if 0 in declared.sizes_of(args, kwargs):
+            raise InvalidInput("the example has size 0 of a dimension; give one of size 1 or more")
+
+        def decide(ours: Any, theirs: Any, examples: Any) -> Verdict:
+            return verify(ours, theirs, examples, budget=deadline.remaining, **options)
+
+        return cls(decide, functions, declared.from_one(), tuple(args), dict(sorted(kwargs.items())), deadline)
+
+    @property
+    def parts(self) -> list[tuple[Dim, ...]]:
+        """Ranges that make up all sizes, in which every dimension has size 1 or sizes from 2 on."""
+        return _parts([*self.declared.dims.values()])
+
+    def answer(self) -> Answer:
         """What tests say, one after the other until there is an answer."""
         example = self.declared.sizes_of(self.args, self.kwargs)
         verdict = self.decide(*self.functions, self.kwargs or self.args)
-        tested = {example: verdict}
+        tested, decided = {example: verdict}, list[DecidedPart]()
         try:
-            for ranges in _parts([*self.declared.dims.values()]) if verdict.equivalent else ():
-                for sizes, verdict in self._tests(ranges):
+            for ranges in self.parts if verdict.equivalent else ():
+                part = self.deciding(ranges)
+                for sizes, verdict in self._tests(part):
                     tested[sizes] = verdict
                     if verdict.outcome is Outcome.UNDECIDED:
-                        verdict = verdict.undecided(f"at {self._text(sizes)}: {verdict.reason.removeprefix('undecided: ')}")
+                        verdict = verdict.undecided(f"at {self.text(sizes)}: {verdict.reason.removeprefix('undecided: ')}")
                     if not verdict.equivalent:
-                        return self._answered(verdict, tested)
+                        return Answer(self._answered(verdict, tested))
+                decided.append(part)
         except SizeMatters as error:
             verdict = verdict.undecided(str(error))
         except MugraphError as error:  # whatever keeps what is recorded from being a program
             verdict = verdict.undecided(f"what is recorded for all sizes is no program: {error}")
-        return self._answered(verdict, tested)
+        return Answer(self._answered(verdict, tested), tuple(decided))
 
     def _answered(self, verdict: Verdict, tested: Mapping[Sizes, Verdict]) -> Verdict:
         """The verdict at the last sizes, or the weakest of those that decide about all."""
@@ -125,19 +168,22 @@ class _Question:
         at = ", ".join(str(each[0] if len(each) == 1 else each) for each in sorted(tested))
         return replace(weakest, properties=used, domain=domain, sizes=sizes, claim=f"for every size {ranges}, by tests at {at}")
 
-    def _tests(self, ranges: Sequence[Dim]) -> Iterator[tuple[Sizes, Verdict]]:
-        """Sizes and the verdict there, until these decide about all sizes in ranges that have either 1 alone or nothing below 2.
-        Raises SizeMatters where none do."""
+    def deciding(self, ranges: Sequence[Dim]) -> DecidedPart:
+        """What decides about ranges that have either 1 alone or nothing below 2; raises SizeMatters where nothing does."""
         if math.prod(len(dim.sizes) for dim in ranges) <= _LISTED:
-            for sizes in itertools.product(*(dim.sizes for dim in ranges)):
-                yield sizes, self._decided(sizes)
-            return
-        families = [self._recorded(fn, ranges) for fn in self.functions]
-        chosen = [*itertools.product(*_chosen(ranges, _cutoffs(*(family.counted.outputs for family in families))))]
+            return DecidedPart(tuple(ranges), tuple(itertools.product(*(dim.sizes for dim in ranges))))
+        families = self.families_of(ranges)
+        found = _cutoffs(*(family.counted.outputs for family in families))
+        chosen = tuple(itertools.product(*chosen_sizes(ranges, found)))
         self._check_amount(chosen)
-        for sizes in chosen:
-            yield sizes, self._decided_as_recorded(families, sizes)
-        self._check_recorded(families, chosen[-1])
+        return DecidedPart(tuple(ranges), chosen, families, found)
+
+    def _tests(self, part: DecidedPart) -> Iterator[tuple[Sizes, Verdict]]:
+        """Sizes and the verdict there, until these decide about all sizes in a part; raises SizeMatters where they do not."""
+        for sizes in part.sizes:
+            yield sizes, self._decided_as_recorded(part.families, sizes) if part.families else self._decided(sizes)
+        if part.families:
+            self.check_recorded(part.families, part.sizes[-1])
 
     def _check_amount(self, chosen: Sequence[Sizes]) -> None:
         """Raise SizeMatters for more or larger tests than are run."""
@@ -145,9 +191,9 @@ class _Question:
             raise SizeMatters(f"{len(chosen)} tests would decide about all sizes, and {_MOST} are run at most")
         largest = max(self._bytes(sizes) for sizes in chosen)
         if largest > _LARGEST_BYTES:
-            raise SizeMatters(f"a test at {self._text(chosen[-1])} would take {largest >> 20} MiB of arguments")
+            raise SizeMatters(f"a test at {self.text(chosen[-1])} would take {largest >> 20} MiB of arguments")
 
-    def _text(self, sizes: Sizes) -> str:
+    def text(self, sizes: Sizes) -> str:
         """Sizes as messages have them."""
         return ", ".join(f"{name} = {size}" for name, size in zip(self.declared.dims, sizes, strict=True))
 
@@ -159,60 +205,75 @@ class _Question:
             total[id(tensor)] = bytes_of // tensor.shape[position] * chosen[dim.name]
         return sum(total.values())
 
-    def _examples(self, sizes: Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        check_time(self.deadline, f"what they are at {self._text(sizes)}")
-        return self.declared.resized(sizes, self.args, self.kwargs)
+    def examples(self, sizes: Sizes, cuts: Sequence[Cut] = ()) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of some sizes, and what stands for calls behind them."""
+        check_time(self.deadline, f"what they are at {self.text(sizes)}")
+        args, kwargs = self.declared.resized(sizes, self.args, self.kwargs)
+        chosen = dict(zip(self.declared.dims, sizes, strict=True))
+        more = [cut.example(chosen) for cut in cuts]
+        if not kwargs:
+            return (*args, *more), {}
+        return args, kwargs | {f"cut_{place}": tensor for place, tensor in enumerate(more)}
 
     def _decided(self, sizes: Sizes) -> Verdict:
         """The verdict on the functions at some sizes; raises SizeMatters where one is no program there."""
-        args, kwargs = self._examples(sizes)
+        args, kwargs = self.examples(sizes)
         try:
             return self.decide(*self.functions, kwargs or args)
         except MugraphError as error:
-            raise SizeMatters(f"at {self._text(sizes)}: {error}") from error
+            raise SizeMatters(f"at {self.text(sizes)}: {error}") from error
 
-    def _decided_as_recorded(self, families: Sequence[_Family], sizes: Sizes) -> Verdict:
+    def _decided_as_recorded(self, families: Sequence[Family], sizes: Sizes) -> Verdict:
         """The verdict on the recorded calls at some sizes, where it is evidence for others; on the functions where they differ.
 
         Raises SizeMatters where the functions do not differ as the calls do, and where nothing follows for other sizes.
         """
-        args, kwargs = self._examples(sizes)
+        args, kwargs = self.examples(sizes, families[0].cuts)
         examples = kwargs or args
-        left, right = (family.program(args, kwargs) for family in families)
+        left, right = (family.cut_program(args, kwargs) for family in families)
         verdict = self.decide(left, right, examples)
-        if verdict.outcome is Outcome.DIFFERENT:
+        reason = next((cut.reason for cut in families[0].cuts), "")
+        if verdict.outcome is Outcome.DIFFERENT or (reason and not verdict.equivalent):
             own = self._decided(sizes)
+            if own.equivalent and reason:
+                raise SizeMatters(f"{reason}, and they are not shown to agree whatever stands there")
             if own.equivalent:
-                raise SizeMatters(f"at {self._text(sizes)} their recorded calls differ, and they do not; please report this")
+                raise SizeMatters(f"at {self.text(sizes)} their recorded calls differ, and they do not; please report this")
             return own
         if verdict.equivalent and not all(family.has_values for family in families):
             self._check_values(families, compared(left, right, examples), sizes)
         return verdict
 
-    def _check_values(self, families: Sequence[_Family], pair: Comparison, sizes: Sizes) -> None:
+    def _check_values(self, families: Sequence[Family], pair: Comparison, sizes: Sizes) -> None:
         """Raise SizeMatters unless functions that may divide by zero have values at nearly all inputs of these sizes."""
         if not all(family.counted.analytic for family in families):
             raise SizeMatters("they divide by a sum over an axis of varying size that may be 0, and are no analytic functions")
         reason = without_generic_values(pair.left, pair.right, pair.fixed)
         if reason:
-            raise SizeMatters(f"at {self._text(sizes)} they may have a value nowhere: {reason}")
+            raise SizeMatters(f"at {self.text(sizes)} they may have a value nowhere: {reason}")
 
-    def _check_recorded(self, families: Sequence[_Family], sizes: Sizes) -> None:
+    def check_recorded(self, families: Sequence[Family], sizes: Sizes) -> None:
         """Raise SizeMatters unless the functions are what was recorded of them, at these sizes."""
-        args, kwargs = self._examples(sizes)
+        args, kwargs = self.examples(sizes)
         for fn, family in zip(self.functions, families, strict=True):
             if not self.decide(fn, family.program(args, kwargs), kwargs or args).equivalent:
-                raise SizeMatters(f"the program of one at {self._text(sizes)} is another one than is recorded for all sizes")
+                raise SizeMatters(f"the program of one at {self.text(sizes)} is another one than is recorded for all sizes")
 
-    def _recorded(self, fn: Fn, ranges: Sequence[Dim]) -> _Family:
-        """A function's calls at all sizes of ranges; raises SizeMatters where they are not known, or not counted."""
+    def families_of(self, ranges: Sequence[Dim]) -> tuple[Family, ...]:
+        """Both functions' calls at all sizes of ranges; raises SizeMatters where they are not known, or not counted."""
+        numbers: dict[Any, int] = {}
+        found = [self._family_of(fn, ranges, numbers) for fn in self.functions]
+        cuts = tuple({cut.number: cut for family in found for cut in family.own.values()}.values())
+        return tuple(replace(family, cuts=cuts) for family in found)
+
+    def _family_of(self, fn: Fn, ranges: Sequence[Dim], numbers: dict[Any, int]) -> Family:
         varying = {dim.name: dim for dim in ranges if dim.low < dim.high}
         kept = {
             argument: {place: varying[dim.name] for place, dim in dims.items() if dim.name in varying}
             for argument, dims in self.declared.dynamic.items()
         }
         declared = Declared.of({argument: dims for argument, dims in kept.items() if dims})
-        args, kwargs = self._examples(self._generic(ranges, declared))
+        args, kwargs = self.examples(self._generic(ranges, declared))
         with asked_outside_torch() as asked:
             program = recorded(fn, declared, args, kwargs, self.deadline)
         check_questions(asked)
@@ -221,7 +282,8 @@ class _Question:
         for node in calls.graph.nodes:
             if node.op == "get_attr" and not bool(torch.isfinite(getattr(calls, node.target)).all()):
                 raise SizeMatters("a tensor that a function brings along has numbers that are not finite")
-        return _Family(calls, program.call_spec.out_spec, counted(calls.graph, names))
+        cut = cut_where_needed(calls, names, numbers)
+        return Family(calls, program.call_spec.out_spec, cut.counted, cut.cuts)
 
     def _generic(self, ranges: Sequence[Dim], declared: Declared) -> Sizes:
         """Sizes at which a function is recorded, each another one where there are as many."""
@@ -234,12 +296,15 @@ class _Question:
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
-    """What PyTorch recorded of a function with symbols for sizes, and bounds on what it returns."""
+class Family:
+    """What PyTorch recorded of a function with symbols for sizes, and bounds on what it returns; `cuts` are the calls that inputs
+    stand for in it, its `own`, and in another function that it is compared with."""
 
     calls: fx.GraphModule
     results: TreeSpec
     counted: Counted
+    own: Mapping[fx.Node, Cut]
+    cuts: tuple[Cut, ...] = ()
 
     @property
     def has_values(self) -> bool:
@@ -249,6 +314,11 @@ class _Family:
     def program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """The calls at the sizes of arguments."""
         return program_of_calls(self.calls, functools.partial(tree_unflatten, treespec=self.results), args, kwargs)
+
+    def cut_program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+        """The same, with inputs behind the arguments for what is cut."""
+        calls = with_inputs(self.calls, self.own, self.cuts)
+        return program_of_calls(calls, functools.partial(tree_unflatten, treespec=self.results), args, kwargs)
 
 
 def _parts(dims: Sequence[Dim]) -> list[tuple[Dim, ...]]:
@@ -275,7 +345,7 @@ def _cutoffs(left: Sequence[Returned], right: Sequence[Returned]) -> dict[str, C
     return found
 
 
-def _chosen(ranges: Sequence[Dim], found: Mapping[str, Cutoff]) -> list[range]:
+def chosen_sizes(ranges: Sequence[Dim], found: Mapping[str, Cutoff]) -> list[range]:
     """Sizes of each dimension that decide about all in its range: those from the cutoff on, or all."""
     chosen = []
     for dim in ranges:

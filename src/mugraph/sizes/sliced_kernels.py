@@ -19,7 +19,7 @@ import torch
 
 from mugraph.errors import CompilationFailed, InvalidInput, ShapeMismatch, TargetUnavailable, UnsupportedOperator
 from mugraph.frontend.operators.torch_casts import TORCH_DTYPES
-from mugraph.host.array_interface import Recognizer
+from mugraph.host.array_interface import Arrays, Recognizer, RunInputs
 from mugraph.host.arrays import torch_arrays
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Node, Shape, Tensor, Value, attributes_of
@@ -30,10 +30,11 @@ from mugraph.lower.places import Index
 from mugraph.lower.tiles import row_major
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import medians
-from mugraph.runtime.call_plan import planned
+from mugraph.runtime.call_plan import Run, planned
+from mugraph.sizes.emulated_slices import agree_in_blocks
 from mugraph.sizes.sliced_programs import Places
 from mugraph.support.deadline import NO_LIMIT, Deadline
-from mugraph.targets.cpu.machine import Cpu
+from mugraph.targets.gpu import TorchGpu
 from mugraph.targets.machine import Machine
 
 _log = logging.getLogger("mugraph.sizes")
@@ -50,28 +51,35 @@ _ROUNDS, _SECONDS = 20, 0.5
 
 
 class _Told(NamedTuple):
-    """The number of slices that kernels were told last, and where that lies, which nobody changes."""
+    """The number of slices that kernels were told last, where that lies, which nobody changes, and what they take for an address:
+    that of it, or itself."""
 
     slices: int
     argument: array[int]
     address: int
 
 
+class _Place(NamedTuple):
+    """Where tensors of calls lie, and what a call does there: with the outputs of a caller, and with those of allocators."""
+
+    library: Arrays
+    plan: Run
+    run: RunInputs
+    made: RunInputs
+
+
 class SlicedKernels:
     """Call it with one tensor per input of a kernel graph, of which those that have a place in `inputs` have the same number of
     slices along that dimension, from 1 to `capacity`; it returns the list of outputs, which have as many.
 
-    Raises UnsupportedOperator for kernels that cannot be printed so, as those of other targets than `cpu`, and where slices do
-    not lie one behind the other. Calls raise ShapeMismatch and InvalidInput for tensors that do not fit. Safe to call from
-    several threads.
+    Raises UnsupportedOperator for kernels that cannot be printed so, and where slices do not lie one behind the other. Calls
+    raise ShapeMismatch and InvalidInput for tensors that do not fit. Safe to call from several threads.
     """
 
     least = 1
 
     def __init__(self, executable: Executable, inputs: Places, outputs: Places, capacity: int) -> None:
         machine, graph = executable.machine, executable.graph
-        if not isinstance(machine, Cpu):
-            raise UnsupportedOperator(f"kernels for {machine.name} take no number of slices")
         given = [Value(index) for index, node in enumerate(graph.nodes) if node.is_input]
         self.capacity, self.graph, self.machine = capacity, graph, machine
         self._axes = [(number, dim) for number, dim in enumerate(inputs) if dim is not None]
@@ -84,61 +92,79 @@ class SlicedKernels:
             raise UnsupportedOperator("an input has more than one element of the dimension in a slice")
         slices = Slices(frozenset(given[number] for number, _ in self._axes), capacity, Value(len(graph.nodes)))
         counted = _with_count(replace(graph, outputs=_memories(graph)))
-        launches = machine.lower_slices(counted, slices)
-        kernels = [launch.kernel for launch in launches.values()]
+        self._counted, self.launches = counted, machine.lower_slices(counted, slices)
+        kernels = [launch.kernel for launch in self.launches.values()]
         self.sources = machine.print(kernels)
-        self._library = torch_arrays()
-        run = planned(counted, launches, machine.load(kernels, self.sources, None), self._library)
-        self._run = replace(run, written=tuple(place and replace(place, fits=_anything) for place in run.written))
-        self._recognizers: tuple[Recognizer, ...] = ()
+        self._functions = machine.load(kernels, self.sources, None)
+        self._places: dict[Arrays, _Place] = {}
+        self._host = None if isinstance(machine, TorchGpu) else self._place_of(torch_arrays())
+        """Where tensors of all calls lie, unless that is on a GPU, of which there may be several."""
+        self._recognizers: tuple[tuple[Recognizer, _Place], ...] = ()
         """Those of the latest calls first."""
         self._told = _Told(0, array("q"), 0)
         self._in_a_row = 0, 0
         """The number of slices of the latest call of what `at` gives, and how many in a row had it."""
 
+    def _place_of(self, library: Arrays) -> _Place:
+        """What a call does with tensors of a library."""
+        if library not in self._places:
+            plan = planned(self._counted, self.launches, self._functions, library)
+            plan = replace(plan, written=tuple(place and replace(place, fits=_anything) for place in plan.written))
+            self._places[library] = _Place(library, plan, library.on_device(plan), library.on_device(_allocating(plan)))
+        return self._places[library]
+
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         count = self._count(tensors)
-        outputs = [torch.empty(made.shape(count), dtype=TORCH_DTYPES[made.tensor.dtype], device="cpu") for made in self._made]
+        some = tensors[self._axes[0][0]]
+        outputs = [some.new_empty(made.shape(count), dtype=TORCH_DTYPES[made.tensor.dtype]) for made in self._made]
         self.into(tensors, outputs)
         return outputs
 
     def at(self, count: int) -> Callable[..., list[torch.Tensor]]:
         """These kernels for one number of slices: from the second call on, inputs are recognized at once with all of their sizes,
         as those of other kernels are (`mugraph.runtime.executable`), so that a call takes as little as theirs."""
-        argument = array("q", (count,))
-        told = argument.buffer_info()[0]
-        shared, own = (
-            [self._library.allocator(made.of_count(count), varying) for made in self._made] for varying in (True, False)
-        )
-        recognized: Recognizer = _never
+        told = self._telling(count)
+        allocators: dict[Arrays, list[list[Callable[[], Any]]]] = {}
+        known: tuple[Recognizer, _Place] | None = None
         is_first = True
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
-            nonlocal recognized, is_first
+            nonlocal known, is_first
             read: Sequence[torch.Tensor] = tensors
-            addresses = recognized(tensors)
-            if addresses is None:
-                read, addresses = self._placed(tensors, count)
-                if not is_first:
-                    recognized = self._recognizer(read, tensors) or recognized
+            recognize, place = known or (_never, self._host)
+            addresses = recognize(tensors)
+            if addresses is None or place is None:
+                read, addresses, place = self._placed(tensors, count)
+                if not is_first and (recognizer := self._recognizer(place, read, tensors)) is not None:
+                    known = recognizer, place
                 is_first = False
             latest, calls = self._in_a_row
             self._in_a_row = count, calls + 1 if latest == count else 1
-            outputs = [allocate() for allocate in (own if latest == count and calls >= _RENTED else shared)]
-            self._run([*read, argument], [*addresses, told], outputs)
-            return outputs
+            made = allocators.get(place.library) or allocators.setdefault(place.library, self._allocators(place, count))
+            own = latest == count and calls >= _RENTED
+            return place.made([*read, told.argument], [*addresses, told.address], made[own])
 
         return run
 
+    def _allocators(self, place: _Place, count: int) -> list[list[Callable[[], Any]]]:
+        """What makes outputs of so many slices, in memory that numbers share, and in their own."""
+        tensors = [made.of_count(count) for made in self._made]
+        return [[place.library.allocator(tensor, varying) for tensor in tensors] for varying in (True, False)]
+
+    def _telling(self, count: int) -> _Told:
+        """What kernels are told of a number of slices."""
+        argument = array("q", (count,))
+        return _Told(count, argument, count if self.machine.takes_numbers else argument.buffer_info()[0])
+
     def into(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Write the outputs to contiguous tensors of their types, which have as many slices."""
+        """Write the outputs to contiguous tensors of their types, which have as many slices; on a GPU they begin as its own
+        do."""
         count = self._count(tensors)
-        tensors, addresses = self._placed(tensors, count)
+        tensors, addresses, place = self._placed(tensors, count)
         told = self._told
         if told.slices != count:
-            argument = array("q", (count,))
-            told = self._told = _Told(count, argument, argument.buffer_info()[0])
-        self._run([*tensors, told.argument], [*addresses, told.address], outputs)
+            told = self._told = self._telling(count)
+        place.run([*tensors, told.argument], [*addresses, told.address], outputs)
 
     def _count(self, tensors: Sequence[torch.Tensor]) -> int:
         """The number of slices."""
@@ -150,44 +176,51 @@ class SlicedKernels:
             raise ShapeMismatch(f"input {number} has {count} slices; there are kernels for 1 to {self.capacity}")
         return count
 
-    def _placed(self, tensors: Sequence[torch.Tensor], count: int) -> tuple[Sequence[torch.Tensor], list[int]]:
-        """The inputs as kernels read them, and their addresses."""
-        addresses = self._recognized(tensors, count)
-        if addresses is None:
-            tensors = self._read(tensors, count)
-            addresses = [*map(self._library.pointer, tensors)]
-        return tensors, addresses
+    def _placed(self, tensors: Sequence[torch.Tensor], count: int) -> tuple[Sequence[torch.Tensor], list[int], _Place]:
+        """The inputs as kernels read them, their addresses, and where they lie."""
+        known = self._recognized(tensors, count)
+        if known is not None:
+            return tensors, *known
+        place = self._host or self._place_of(self.machine.arrays(tensors))
+        tensors = self._read(place, tensors, count)
+        return tensors, [*map(place.library.pointer, tensors)], place
 
-    def _recognized(self, tensors: Sequence[torch.Tensor], count: int) -> list[int] | None:
-        """The addresses of tensors that cannot be told from those of an earlier call, but by the number of slices; else None."""
+    def _recognized(self, tensors: Sequence[torch.Tensor], count: int) -> tuple[list[int], _Place] | None:
+        """The addresses of tensors that cannot be told from those of an earlier call, but by the number of slices, and where they
+        lie; else None."""
         recognizers = self._recognizers
-        for recognize in recognizers:
+        for recognize, place in recognizers:
             addresses = recognize(tensors)
             if addresses is not None:
                 alike = all(tensors[number].shape[dim] == count and tensors[number].is_contiguous() for number, dim in self._axes)
-                return addresses if alike else None
+                return (addresses, place) if alike else None
         return None
 
-    def _read(self, tensors: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
+    def _read(self, place: _Place, tensors: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
         """The inputs as kernels read them, each with all that may be wrong with it; later calls with such are recognized."""
         if len(tensors) != len(self._given):
             raise InvalidInput(f"expected {len(self._given)} inputs, got {len(tensors)}")
-        self._library.expect_values(tensors)
+        library, plan = place.library, place.plan
+        library.expect_values(tensors)
         read = [
-            self._library.reader(name, given.of_count(count))(tensor) if isinstance(given, _Sliced) else reader(tensor)
-            for name, reader, given, tensor in zip(self._run.names, self._run.readers, self._given, tensors, strict=False)
+            library.reader(name, given.of_count(count))(tensor) if isinstance(given, _Sliced) else reader(tensor)
+            for name, reader, given, tensor in zip(plan.names, plan.readers, self._given, tensors, strict=False)
         ]
-        if (recognizer := self._recognizer(read, tensors, dict(self._axes))) is not None:
-            self._recognizers = (recognizer, *self._recognizers)[:_RECOGNIZED]
+        if (recognizer := self._recognizer(place, read, tensors, dict(self._axes))) is not None:
+            self._recognizers = ((recognizer, place), *self._recognizers)[:_RECOGNIZED]
         return read
 
     def _recognizer(
-        self, read: Sequence[torch.Tensor], given: Sequence[torch.Tensor], varying: Mapping[int, int] = MappingProxyType({})
+        self,
+        place: _Place,
+        read: Sequence[torch.Tensor],
+        given: Sequence[torch.Tensor],
+        varying: Mapping[int, int] = MappingProxyType({}),
     ) -> Recognizer | None:
         """What recognizes inputs like these, if they were read where they lie; their sizes may differ along what is `varying`."""
         if any(made is not tensor for made, tensor in zip(read, given, strict=True)):
             return None
-        recognizer = self._library.recognizer(read, varying)
+        recognizer = place.library.recognizer(read, varying)
         return recognizer if recognizer is not None and recognizer(read) is not None else None  # within a mode it may not be
 
     def first(self, count: int, example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -270,6 +303,15 @@ def _with_count(graph: Graph) -> Graph:
     return replace(graph, nodes=(*graph.nodes, node))
 
 
+def _allocating(plan: Run) -> RunInputs:
+    """What a call does whose outputs are made by allocators."""
+
+    def run(inputs: Sequence[Any], addresses: Sequence[int], into: Sequence[Any] = ()) -> list[Any]:
+        return plan(inputs, addresses, [allocate() for allocate in into])
+
+    return run
+
+
 def _anything(array: object) -> bool:
     return True
 
@@ -287,7 +329,8 @@ def sliced_kernels(
 ) -> SlicedKernels | None:
     """The kernels of a muGraph that compute its first slices; None where they cannot, where their results for the first slices
     of an `example` of all differ in a bit from those of its own kernels, and where the deadline passes before that is known. None
-    also where the compiler fails, which is logged: there are kernels for all slices."""
+    also where the compiler fails, which is logged: there are kernels for all slices. Where their machine is not here, blocks of
+    them are compared on its emulator."""
     capacity = next(example[number].shape[dim] for number, dim in enumerate(inputs) if dim is not None)
     try:
         kernels = SlicedKernels(executable, inputs, outputs, capacity)
@@ -296,6 +339,12 @@ def sliced_kernels(
     except (CompilationFailed, TargetUnavailable) as error:
         _log.warning("first slices have no kernels of their own, and run by those for all: %s", error)
         return None
+    machine = executable.machine
+    if not machine.available:
+        seen = agree_in_blocks(executable, kernels.launches, kernels.sources, capacity, deadline)
+        return kernels if seen else None
+    if isinstance(machine, TorchGpu) and any(tensor.device.type == "cpu" for tensor in example):
+        example = machine.moved(example)  # as what is drawn for a result that was loaded
     if not kernels.agree_with(executable, example, deadline):
         return None
     with torch.inference_mode(False), torch.no_grad():
@@ -395,12 +444,12 @@ def example_of(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
 def _nothing(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor like another, of what no result may depend on."""
     value = torch.nan if tensor.dtype.is_floating_point else True if tensor.dtype is torch.bool else torch.iinfo(tensor.dtype).max
-    return torch.full(tensor.shape, value, dtype=tensor.dtype)
+    return torch.full(tensor.shape, value, dtype=tensor.dtype, device=tensor.device)
 
 
 def _canary(tensor: torch.Tensor) -> torch.Tensor:
     """Memory like that of a tensor with bytes that no result has."""
-    made = torch.empty(tensor.shape, dtype=tensor.dtype)
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     _bits(made).fill_(0xA5)
     return made
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -67,6 +68,13 @@ def number_text(coefficient: int) -> str:
 def sum_of(terms: list[str]) -> str:
     """Terms joined by +, empty ones dropped."""
     return " + ".join(term for term in terms if term)
+
+
+def product_of(numbers: Sequence[str]) -> str:
+    """The product of numbers, or of numbers and names, in parentheses where it is no number."""
+    known = str(math.prod(int(number) for number in numbers if number.isdigit()))
+    names = [number for number in numbers if not number.isdigit()]
+    return f"({' * '.join([known, *names])})" if names else known
 
 
 def literal(value: float) -> str:

@@ -14,6 +14,7 @@ from mugraph.host.array_interface import Arrays
 from mugraph.host.arrays import torch_arrays
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
+from mugraph.lower.tile_form import Kernel
 from mugraph.targets.machine import Machine, Timed
 
 Memory = npt.NDArray[np.unsignedinteger[Any]]
@@ -33,6 +34,17 @@ def places_apart(sizes: Sequence[int]) -> tuple[list[int], int]:
         offsets.append(top)
         top += -(-(size + GAP) // GAP) * GAP
     return offsets, top
+
+
+def launched_elements(form: Kernel, addresses: Sequence[int]) -> dict[str, int]:
+    """How many elements each operand of a kernel has in a launch, given their addresses, one of which may be a number of
+    slices."""
+    names, slices = (*form.inputs, *form.outputs), form.slices
+    found = {name: form.buffer(name).elements for name in names}
+    if slices is not None:
+        count = addresses[names.index(slices.count)]
+        found |= {name: count * slices.elements(name) for name in slices.ends}
+    return found
 
 
 class Emulator(ABC):
@@ -70,6 +82,12 @@ class Emulator(ABC):
         return parameters
 
     @property
+    def takes_numbers(self) -> bool:
+        """As those of the machine."""
+        takes: bool = self.machine.takes_numbers
+        return takes
+
+    @property
     def stand_in(self) -> Machine:
         """That of the machine."""
         stand_in: Machine = self.machine.stand_in
@@ -96,6 +114,10 @@ class Emulator(ABC):
         """The call itself; its time says nothing of a GPU."""
         return Timed(call)
 
+    @abstractmethod
+    def form(self, kernel: Any) -> Kernel:
+        """The tile form of a kernel."""
+
     def runs_as(self, dtype: DType) -> DType:
         """The element type that `run_blocks` takes tensors of a type in: another where it would compute wrongly in the type."""
         return dtype
@@ -110,8 +132,9 @@ class Emulator(ABC):
     ) -> int:
         """Run blocks of a kernel on its operands, inputs first, and return how many: none is begun after `seconds` but the first.
 
-        They are numbered with the last dimension of the grid first. Outputs have all bits set, a NaN, where none of them writes.
-        Raises CompilationFailed where the text is wrong.
+        They are numbered with the last dimension of the grid first, which has those of a launch where the kernel takes a number
+        of slices: an input of one number of 64 bits. Outputs have all bits set, a NaN, where none of them writes. Raises
+        CompilationFailed where the text is wrong.
         """
 
 

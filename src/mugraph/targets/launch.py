@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from mugraph.errors import LaunchFailed, MugraphError, TargetUnavailable
+from mugraph.host.array_interface import KernelCall
 from mugraph.ir.dtypes import DType
+from mugraph.lower.counted_slices import FirstSlices
 from mugraph.lower.tensor_maps import TensorMap
+from mugraph.lower.tile_form import Kernel
 from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.gpu import gpu_index, lacking, reported_gpu
 
@@ -43,11 +47,39 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
+class SlicedLaunch:
+    """What of a launch the number of `slices` decides, which operand `operand` is, given in the place of an address.
+
+    Of `blocks` along one dimension of the grid those run that begin before the last row, for each of `others`; `rows` has for
+    each tensor map how many rows of its matrix a slice is, 0 where it has no slices.
+    """
+
+    operand: int
+    slices: FirstSlices
+    blocks: int
+    others: int
+    rows: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, kernel: Kernel, rows: tuple[int, ...] = ()) -> SlicedLaunch | None:
+        """That of a kernel; None of one that computes all slices."""
+        slices = kernel.slices
+        if slices is None:
+            return None
+        blocks = 1 if slices.dim is None else kernel.grid[slices.dim]
+        return cls(kernel.inputs.index(slices.count), slices, blocks, math.prod(kernel.grid) // blocks, rows)
+
+    def begun(self, slices: int) -> int:
+        """Blocks of a launch for so many slices."""
+        return self.others * (1 if self.slices.dim is None else self.slices.begun(slices, self.blocks))
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchShape:
     """Blocks of the grid (one to three dimensions), threads of a block, bytes of dynamic shared memory of a block.
 
     `maps` are the tensor maps that the kernel takes after its operands, each with the number of the operand that it is of. A
-    kernel that is `chained` waits itself for the kernels before it.
+    kernel that is `chained` waits itself for the kernels before it. With `sliced` the grid and the maps are those for all slices.
     """
 
     grid: tuple[int, ...]
@@ -55,6 +87,23 @@ class LaunchShape:
     shared_bytes: int
     maps: tuple[tuple[int, TensorMap], ...] = ()
     chained: bool = False
+    sliced: SlicedLaunch | None = None
+
+    def blocks(self, slices: int) -> int:
+        """Blocks of a launch for so many slices, along the one dimension of its grid."""
+        assert self.sliced is not None, "the kernel computes a number of slices"
+        return self.sliced.begun(slices)
+
+    def map_of(self, number: int, slices: int) -> TensorMap:
+        """A tensor map for so many slices: what a box has behind them arrives as 0."""
+        _, matrix = self.maps[number]
+        rows = 0 if self.sliced is None else self.sliced.rows[number]
+        return replace(matrix, rows=slices * rows) if rows else matrix
+
+    def of_slices(self, slices: int) -> LaunchShape:
+        """The launch for so many slices."""
+        maps = tuple((operand, self.map_of(number, slices)) for number, (operand, _) in enumerate(self.maps))
+        return replace(self, grid=(self.blocks(slices),), maps=maps, sliced=None)
 
 
 class Launcher:
@@ -76,9 +125,9 @@ class Launcher:
             return self._loaded[device]
 
     @staticmethod
-    def together(calls: Sequence[tuple[Callable[..., None], Sequence[int]]], device: int) -> Callable[..., None]:
-        """Launchers, each with the numbers of the addresses that it takes, as one call on the GPU of that index."""
-        return Launches([(cast("Launcher", launcher).on(device), numbers) for launcher, numbers in calls]).call
+    def together(calls: Sequence[KernelCall], device: int) -> Callable[..., None]:
+        """Launchers as one call on the GPU of that index."""
+        return Launches([(cast("Launcher", call.function).on(device), call.operands) for call in calls]).call
 
     def __call__(self, *addresses: int) -> None:
         """Launch on torch's current device."""
@@ -167,18 +216,21 @@ class Launches:
         values = (ctypes.c_uint64 * (self._count + 1))()  # the last is the null pointer that scratch memory is
         start = ctypes.addressof(values)
         launches: list[tuple[Any, ...]] = []
-        tables, maps = [], []
+        tables, changing = [], list[_Changing]()
         for kernel, operands in zip(self._kernels, self._operands, strict=True):
-            own = [EncodedMap(matrix, operands[number], kernel) for number, matrix in kernel.shape.maps]
+            sliced = kernel.shape.sliced
+            count = None if sliced is None else operands[sliced.operand]
+            own = [EncodedMap(number, operands[operand], kernel, count) for number, (operand, _) in enumerate(kernel.shape.maps)]
             pointers = [start + _POINTER * place for place in operands]
             pointers += [each.place for each in own] + [start + _POINTER * self._count] * kernel.scratch
             table = (ctypes.c_void_p * len(pointers))(*pointers)
             tables.append(table)
-            maps.extend(own)
             early = kernel.shape.chained and bool(launches)
-            launches.append((_configuration(kernel.shape, stream, early), kernel.function, ctypes.addressof(table), 0))
+            configuration = _configuration(kernel.shape, stream, early)
+            changing += own if count is None else [*own, _Grid(kernel.shape, count, configuration)]
+            launches.append((configuration, kernel.function, ctypes.addressof(table), 0))
         write = partial(struct.Struct(f"={self._count}Q").pack_into, values, 0)
-        return _Prepared(_writing_maps(write, maps) if maps else write, tuple(launches), tables)
+        return _Prepared(_writing(write, changing) if changing else write, tuple(launches), tables)
 
     def _again(self, error: Any, number: int, arguments: tuple[Any, ...]) -> None:
         """Launch where the driver did not."""
@@ -200,28 +252,53 @@ class _Prepared(NamedTuple):
     """Pointers to the addresses that each kernel takes, which the launches have the addresses of."""
 
 
-class EncodedMap:
-    """A tensor map as a kernel takes it, encoded for the address of its operand; `place` is where its 128 bytes lie."""
+class _Changing(Protocol):
+    """What of a launch beside its operands depends on these."""
 
-    def __init__(self, matrix: TensorMap, operand: int, kernel: LoadedKernel) -> None:
-        self._matrix, self._operand, self._kernel = matrix, operand, kernel
+    def write(self, addresses: Sequence[int]) -> None:
+        """Make it that of the addresses of a call."""
+        ...
+
+
+class _Grid:
+    """The blocks of a launch whose number of slices is one of the addresses of a call, in its `configuration`."""
+
+    def __init__(self, shape: LaunchShape, count: int, configuration: Any) -> None:
+        self._shape, self._count, self._configuration = shape, count, configuration
+        self._slices = 0
+
+    def write(self, addresses: Sequence[int]) -> None:
+        """Make it that for the slices of a call."""
+        slices = addresses[self._count]
+        if slices != self._slices:
+            self._configuration.gridDimX = self._shape.blocks(slices)
+            self._slices = slices
+
+
+class EncodedMap:
+    """Tensor map `number` of a kernel as it takes it, encoded for the address of its operand, and for the slices that another
+    one is the number of, if there is one (`count`); `place` is where its 128 bytes lie."""
+
+    def __init__(self, number: int, operand: int, kernel: LoadedKernel, count: int | None = None) -> None:
+        self._number, self._operand, self._kernel, self._count = number, operand, kernel, count
         self._memory, self.place = _aligned_map()
-        self._address = 0
+        self._written = 0, 0
 
     def write(self, addresses: Sequence[int]) -> None:
         """Make it that of the operand's address among those of a call; raises LaunchFailed where the driver cannot encode it."""
-        address = addresses[self._operand]
-        if address != self._address:
-            ctypes.memmove(self.place, _encoded(self._matrix, address, self._kernel), _MAP_BYTES)
-            self._address = address
+        address, slices = addresses[self._operand], 0 if self._count is None else addresses[self._count]
+        if (address, slices) != self._written:
+            matrix = self._kernel.shape.map_of(self._number, slices)
+            ctypes.memmove(self.place, _encoded(matrix, address, self._kernel), _MAP_BYTES)
+            self._written = address, slices
 
 
-def _writing_maps(write: Callable[..., None], maps: Sequence[EncodedMap]) -> Callable[..., None]:
-    """What writes the addresses of a call, and the tensor maps that they change."""
+def _writing(write: Callable[..., None], changing: Sequence[_Changing]) -> Callable[..., None]:
+    """What writes the addresses of a call, and what else they change."""
 
     def both(*addresses: int) -> None:
         write(*addresses)
-        for each in maps:
+        for each in changing:
             each.write(addresses)
 
     return both

@@ -12,6 +12,7 @@ from mugraph.devices.targets import load, resolved, target_row
 from mugraph.errors import InvalidInput
 from mugraph.host.array_interface import Arrays
 from mugraph.ir.graph import Graph, Value
+from mugraph.lower.first_slices import Slices
 from mugraph.lower.lower import DimensionOrder
 from mugraph.lower.packing import Packing
 from mugraph.lower.tile_form import Tile
@@ -120,6 +121,18 @@ class Machine(Protocol):
 
     def lower(self, graph: Graph) -> Mapping[int, Launched]:
         """The launches of a kernel graph, by node."""
+        ...
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether a kernel is given a number of slices itself, in the place of an address, or where 64 bits of it lie."""
+        ...
+
+    def lower_slices(self, graph: Graph, slices: Slices) -> Mapping[int, Launched]:
+        """The launches of a kernel graph that compute its first slices, as many as a call says.
+
+        Raises UnsupportedOperator where these are not computed one by one, and for targets that have no such kernels.
+        """
         ...
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:

@@ -17,7 +17,7 @@ import torch
 
 from mugraph.lower.tile_form import Kernel
 from mugraph.targets.cuda.emulated import EmulatedCuda
-from mugraph.targets.emulator import POISON, places_apart
+from mugraph.targets.emulator import POISON, launched_elements, places_apart
 from mugraph.targets.gpu import present_architecture
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel
@@ -33,8 +33,7 @@ class CudaOnGpu(EmulatedCuda):
         """Functions that launch the kernels on copies of host tensors."""
         if self.edit is not str:
             return _EMULATED(self, kernels, sources, cache_directory)
-        operands = {kernel.name: [kernel.buffer(name).bytes for name in (*kernel.inputs, *kernel.outputs)] for kernel in kernels}
-        return _on_copies(self, kernels, sources, cache_directory, operands)
+        return _on_copies(self, kernels, sources, cache_directory)
 
 
 class TritonOnGpu(InterpretedTriton):
@@ -44,8 +43,7 @@ class TritonOnGpu(InterpretedTriton):
         """Functions that launch the kernels on copies of host tensors."""
         if self.edit is not str:
             return _INTERPRETED(self, kernels, sources, cache_directory)
-        operands = {kernel.name: [parameter.tensor.bytes for parameter in kernel.parameters] for kernel in kernels}
-        return _on_copies(self, kernels, sources, cache_directory, operands)
+        return _on_copies(self, kernels, sources, cache_directory)
 
 
 def _on_copies(
@@ -53,30 +51,30 @@ def _on_copies(
     kernels: Sequence[Any],
     sources: Any,
     cache_directory: Path | None,
-    operands: dict[str, list[int]],
 ) -> Functions:
-    """The functions of a machine for the GPU that is here, each behind a copy to it and before one back; `operands` are bytes."""
+    """The functions of a machine for the GPU that is here, each behind a copy to it and before one back."""
     architecture = present_architecture().partition(":")[0]
     functions = replace(emulator.machine, architecture=architecture).load(kernels, sources, cache_directory)
-    return {
-        kernel.name: partial(
-            _run, functions[kernel.name], kernel.name, operands[kernel.name], len(kernel.inputs), emulator.findings
-        )
-        for kernel in kernels
-    }
+    return {kernel.name: partial(_run, functions[kernel.name], emulator.form(kernel), emulator.findings) for kernel in kernels}
 
 
-def _run(
-    launch: Callable[..., None], name: str, sizes: Sequence[int], inputs: int, findings: MutableSequence[Any], *addresses: int
-) -> None:
+def _run(launch: Callable[..., None], form: Kernel, findings: MutableSequence[Any], *addresses: int) -> None:
     """Launch a kernel on copies of the operands at host addresses, and copy its outputs back."""
-    host = [bytes_at(address, size) for address, size in zip(addresses, sizes, strict=True)]
+    inputs, number = len(form.inputs), -1 if form.slices is None else form.inputs.index(form.slices.count)
+    elements = launched_elements(form, addresses)
+    given = [address for place, address in enumerate(addresses) if place != number]
+    sizes = [count * form.buffer(name).dtype.bytes for place, (name, count) in enumerate(elements.items()) if place != number]
+    inputs -= number >= 0
+    host = [bytes_at(address, size) for address, size in zip(given, sizes, strict=True)]
     offsets, top = places_apart(sizes)
     before = np.full(top, POISON, np.uint8)
     for offset, array in zip(offsets[:inputs], host, strict=False):
         before[offset : offset + array.size] = array
     memory = torch.from_numpy(before).cuda()
-    launch(*(memory.data_ptr() + offset for offset in offsets))
+    operands = [memory.data_ptr() + offset for offset in offsets]
+    if number >= 0:
+        operands.insert(number, addresses[number])
+    launch(*operands)
     torch.cuda.synchronize()
     after = memory.cpu().numpy()
     for offset, array in zip(offsets[inputs:], host[inputs:], strict=True):
@@ -84,4 +82,4 @@ def _run(
         array[:] = after[place]
         before[place] = array
     if not np.array_equal(before, after):
-        findings.append(f"{name} writes outside of its outputs")
+        findings.append(f"{form.name} writes outside of its outputs")

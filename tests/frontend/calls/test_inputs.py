@@ -16,6 +16,7 @@ from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, Unsupporte
 from mugraph.frontend import trace
 from mugraph.frontend.calls.calling import Positional, structure_of
 from mugraph.frontend.calls.pytree import Traced
+from pairwise import pairwise
 
 from ..agreement import random, run
 
@@ -86,9 +87,7 @@ def traces() -> Callable[..., Traced]:
     return traced
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-@pytest.mark.parametrize("fn", [attention, captured, in_place, nested])
-@pytest.mark.parametrize("call", CALLS)
+@pairwise(example=list(EXAMPLES), fn=[attention, captured, in_place, nested], call=list(CALLS))
 def test_calls_unlike_the_example(traces: Callable[..., Traced], fn: Any, example: str, call: str) -> None:
     assert_like_eager(traces(fn, example), fn, *CALLS[call])
 

@@ -17,6 +17,7 @@ from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.masked_axis import masked
 from mugraph.frontend.symbolic_sizes.slots import MaskedGraph, Slots
 from mugraph.sizes.capacities import AtCapacity
+from pairwise import first_by_day
 
 KEYS = 6
 """The size of the axis in examples: no other dimension has it."""
@@ -284,10 +285,23 @@ STEPS: tuple[Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Pair], ...] = 
 )
 
 
-@pytest.mark.parametrize("seed", range(16))
+SEEDS = (3, 6, 12, 15, 1, 2, *(seed for seed in range(16) if seed not in (3, 6, 12, 15, 1, 2)))
+OF_THE_DAY = 6
+"""With every step in one of them, and numbers that are none in four."""
+
+
+def steps_of(draw: random.Random) -> list[Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Pair]]:
+    return draw.choices(STEPS, k=draw.randint(2, 6))
+
+
+def test_random_functions_of_the_day_have_every_step() -> None:
+    assert {step for seed in SEEDS[:OF_THE_DAY] for step in steps_of(random.Random(seed))} == set(STEPS)
+
+
+@pytest.mark.parametrize("seed", first_by_day(SEEDS, OF_THE_DAY))
 def test_random_functions_have_their_values_at_every_size(seed: int) -> None:
     draw = random.Random(seed)
-    steps = draw.choices(STEPS, k=draw.randint(2, 6))
+    steps = steps_of(draw)
 
     def fn(a: torch.Tensor, b: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
         for step in steps:

@@ -12,7 +12,7 @@ import torch
 
 from mugraph.errors import TargetUnavailable
 from mugraph.targets.cpu.compiler import Compiler, find_compiler
-from targets.cuda.stub.programs import GRAPHS, built, save_divided
+from targets.cuda.stub.programs import GRAPHS, SLICED, built, first_slices, save_divided
 
 pytest.importorskip("cuda.bindings.driver", reason="launching needs cuda-bindings")
 pytest.importorskip("cuda.core", reason="kernels are compiled with cuda-core; pip install 'mugraph[cuda]'")
@@ -44,6 +44,8 @@ def test_kernels_are_loaded_and_launched_as_the_driver_wants_it(
     monkeypatch.setenv("MUGRAPH_CACHE", "on")
     for name in GRAPHS:
         built(name, kernels)
+    for name in SLICED:
+        first_slices(name)
     save_divided(kernels)
     environment = {
         **os.environ,

@@ -8,6 +8,7 @@ objects and other functions. A tensor that is reached by two names is one tensor
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ _LIBRARIES = frozenset({"builtins", "torch", "numpy"})
 _UNNAMED_METHODS = frozenset({"forward", "__call__", "__getitem__"})
 CACHE = functools._lru_cache_wrapper
 """Functions that remember what they returned."""
+CONTAINERS = (list, tuple, Mapping)
 PLAIN_VALUES = (str, bytes, int, float, complex, type(None))
 _PLAIN = (*PLAIN_VALUES, torch.dtype, torch.device)
 
@@ -51,6 +53,11 @@ class Origin:
     def at(cls, name: str, value: Any) -> Origin:
         """The way to a value that is there for ever."""
         return cls(name, lambda _: value)
+
+    @classmethod
+    def of_attribute(cls, whole: Any, name: str) -> Origin:
+        """The way to an attribute of an object that is there for ever."""
+        return cls(name, functools.partial(_attribute, name), cls.at("", whole))
 
     @property
     def attribute(self) -> str | None:
@@ -129,29 +136,34 @@ def _registers(module: torch.nn.Module, tensor: torch.Tensor) -> bool:
     return any(tensor is each for each in (*module._parameters.values(), *module._buffers.values()))
 
 
-def modules_reached(fn: Callable[..., Any]) -> list[tuple[torch.nn.Module, Origin]]:
-    """The modules that a function calls by a name of its own or through attributes of objects, with the way to each: what it is
-    or is a method of, and what its closure and globals hold. What modules and containers hold is not looked into."""
-    near = _near(fn, lambda value: not isinstance(value, (Mapping, list, tuple)))
-    return [(value, origin) for value, origin in near if isinstance(value, torch.nn.Module)]
+def modules_reached(fn: Any, way: Origin | None = None) -> list[tuple[torch.nn.Module, Origin]]:
+    """The modules that a function calls by a name of its own, through attributes of objects or containers, with the way to each:
+    what it is or is a method of, and what its closure and globals hold. What modules hold is not looked into. `way` is as in
+    `values_reached`."""
+    return [(value, origin) for value, origin in _near(fn, is_looked_into, way) if isinstance(value, torch.nn.Module)]
 
 
-def values_reached(fn: Callable[..., Any]) -> list[tuple[Any, Origin]]:
+def values_reached(fn: Any, way: Origin | None = None) -> list[tuple[Any, Origin]]:
     """The numbers, texts, flags and None that a function reaches by a name of its own, with the way to each: through attributes
-    of objects that code names, and containers of at most `_SMALL` parts. What modules hold is not looked into, nor the arguments
-    that `functools.partial` holds, which each call is compared with."""
+    of objects that code names, and containers of at most `_SMALL` parts or of modules; and how many parts these have. What
+    modules hold is not looked into, nor the arguments that `functools.partial` holds, which each call is compared with. `way`
+    leads to the function, or to a container in its place, where it is known."""
     while isinstance(fn, functools.partial):
-        fn = fn.func
+        fn, way = fn.func, None
+    root = Origin.at("", fn) if way is None else way
 
     def is_open(value: Any) -> bool:
         ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]  # as the methods that an object has of us
-        return not ours and not isinstance(value, functools.partial) and len(_sized(value)) <= _SMALL
+        return not ours and not isinstance(value, functools.partial) and is_looked_into(value)
 
-    near = list(_near(fn, is_open))
+    near = list(_near(fn, is_open, root))
     functions = [value for value, _ in near if isinstance(value, FunctionType)]
     named = names_read(functions, {type(value) for value, _ in near if not isinstance(value, FunctionType)})
-    plain = ((value, origin) for value, origin in near if isinstance(value, PLAIN_VALUES) and origin.is_named)
-    return [(value, origin) for value, origin in plain if (attribute := origin.attribute) is None or attribute in named]
+    named |= {root.name}
+    by_name = [(value, way) for value, way in near if way.is_named and ((name := way.attribute) is None or name in named)]
+    counted = ((value, way) for value, way in by_name if isinstance(value, CONTAINERS) and is_open(value))
+    lengths = [(len(value), Origin(way.name, len, way)) for value, way in counted]
+    return [*((value, way) for value, way in by_name if isinstance(value, PLAIN_VALUES)), *lengths]
 
 
 def names_read(functions: Iterable[FunctionType], kinds: Iterable[type]) -> frozenset[str]:
@@ -179,10 +191,10 @@ def _within(member: Any) -> Any:
     return member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
 
 
-def _near(fn: Callable[..., Any], is_open: Callable[[Any], bool]) -> Iterator[tuple[Any, Origin]]:
+def _near(fn: Any, is_open: Callable[[Any], bool], root: Origin | None = None) -> Iterator[tuple[Any, Origin]]:
     """What a function reaches without going through modules, nor through more than `_FEW` objects, which are all `is_open`."""
     met: dict[int, Any] = {}
-    waiting: deque[tuple[Any, Origin]] = deque([(fn, Origin.at("", fn))])
+    waiting: deque[tuple[Any, Origin]] = deque([(fn, root or Origin.at("", fn))])
     while waiting and len(met) < _FEW:
         value, origin = waiting.popleft()
         yield value, origin
@@ -192,8 +204,12 @@ def _near(fn: Callable[..., Any], is_open: Callable[[Any], bool]) -> Iterator[tu
                 waiting.append((part, Origin(".".join(filter(None, (origin.name, name))), step, origin)))
 
 
-def _sized(value: Any) -> Sequence[Any] | Mapping[Any, Any]:
-    return value if isinstance(value, (Mapping, list, tuple)) else ()
+def is_looked_into(value: Any) -> bool:
+    """Whether a container is small, or one of modules; what is none is looked into."""
+    if not isinstance(value, CONTAINERS) or len(value) <= _SMALL:
+        return True
+    parts = value.values() if isinstance(value, Mapping) else value
+    return any(isinstance(part, torch.nn.Module) for part in itertools.islice(parts, _SMALL))
 
 
 def holders(value: Any) -> list[tuple[str, Any]]:

@@ -11,7 +11,7 @@ One size:
 Any number of sizes:
 
 - `index_counts`: at how many sizes two functions have to be equal to be so at all; `count_rules`: what calls do to these counts,
-  by the dimensions that `shape_groups` finds for each other.
+  by the dimensions that `shape_groups` finds for each other; `cut_points`: inputs in the place of calls that are not counted.
 
 Two sizes, as a batch and a length:
 

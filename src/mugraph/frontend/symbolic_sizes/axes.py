@@ -22,6 +22,14 @@ class SizeMatters(MugraphError):
     """A function whose results at one size are not made of slices of its results at others; the message says why."""
 
 
+class NotCounted(SizeMatters):
+    """One whose `node` is no sum, product or quotient of sums over an axis of varying size."""
+
+    def __init__(self, message: str, node: fx.Node) -> None:
+        super().__init__(message)
+        self.node = node
+
+
 def axis_of(tensor: torch.Tensor) -> Axis:
     """The dimension of a tensor whose size is a multiple of the symbol; raises SizeMatters for two of them, or other sizes."""
     axis = dim_of(tensor)

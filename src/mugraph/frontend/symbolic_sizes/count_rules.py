@@ -18,7 +18,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from mugraph.frontend.operators.torch_casts import name_of, tensor_of, tensors_of
-from mugraph.frontend.symbolic_sizes.axes import SizeMatters, is_multiple, shape_text
+from mugraph.frontend.symbolic_sizes.axes import NotCounted, SizeMatters, is_multiple, shape_text
 from mugraph.frontend.symbolic_sizes.equations import Equation
 from mugraph.frontend.symbolic_sizes.index_counts import Quotient, Size, Sums
 from mugraph.frontend.symbolic_sizes.shape_groups import Shape, broadcast, regrouped, together
@@ -52,14 +52,14 @@ class Counted:
 def counted(graph: fx.Graph, names: Mapping[Any, str]) -> Counted:
     """Bounds on what recorded calls return, at all sizes from 2 on of the dimensions that symbols have the `names` of.
 
-    Nodes have their tensors without data in `meta["val"]`. Raises SizeMatters, naming the call, where nothing is known of one.
+    Nodes have their tensors without data in `meta["val"]`. Raises NotCounted, naming the call, where nothing is known of one.
     """
     walk = _Walk(names)
     for node in graph.nodes:
         try:
             walk.add(node)
         except SizeMatters as error:
-            raise SizeMatters(f"{name_of(node) or node.name}: {error}") from None
+            raise NotCounted(f"{name_of(node) or node.name}: {error}", node) from None
     return Counted(tuple(walk.outputs), walk.analytic)
 
 

@@ -94,9 +94,10 @@ def _library(graph: Graph, node: Node, device: Device) -> float:
     if not is_contraction(node.op):
         return _alone(replace(node, inputs=()), tensors, device)
     left, right = tensors[0].shape, tensors[-1].shape
-    rows, columns, depth = math.prod(left[:-1]), math.prod(right[:-2]) * right[-1], left[-1]
+    batch, depth = math.prod(right[:-2]), left[-1]
+    rows, columns = math.prod(left[:-1]), batch * right[-1]
     moved = sum(tensor.bytes for tensor in (*tensors, *node.outputs))
-    return library_seconds(device, tensors[0].dtype, rows, columns, depth, flops_of(graph, [node]), moved)
+    return library_seconds(device, tensors[0].dtype, rows, columns, depth, flops_of(graph, [node]), moved, batch=batch)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from mugraph.algebra.linearity import is_linear
 from mugraph.devices import Device
+from mugraph.devices.device import ProductRate
 from mugraph.ir.axes import AxisProgram, AxisSet, Term
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Tensor
@@ -24,11 +25,13 @@ from mugraph.search.scheduling.cost_table import NOT_HIDDEN
 from mugraph.search.work_model import operations
 
 LIBRARY_EFFICIENCY = 0.8
-"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed), but for types
-that it multiplies element by element (`Device.library_efficiency`)."""
+"""Share of the device's matmul rate a vendor library reaches (MKL and oneDNN: 0.84 to 0.91 at 2048 cubed), unless the device's
+description knows better (`Device.library_products`)."""
 
 LIBRARY_FULL_ROWS = 32
 """Rows (and columns) from which a library reaches that share; below, in proportion (MKL at 8 rows: 0.18)."""
+
+_LIBRARY = ProductRate.of(LIBRARY_EFFICIENCY, LIBRARY_FULL_ROWS)
 
 LIBRARY_DEPTH = 64
 """Of the inner dimension of a product that a kernel of a GPU's library takes in one iteration of its own loop."""
@@ -39,7 +42,9 @@ _LIBRARY_TENSORS = 3
 
 def best_efficiency(device: Device) -> float:
     """Share of the device's matmul rate that no product exceeds."""
-    return max(device.product_efficiency, LIBRARY_EFFICIENCY)
+    rates = (device.library_products, *(each.library for each in device.products.values()))
+    shares = (rate.best for by_dtype in rates for rate in by_dtype.values())
+    return max(device.product_efficiency, LIBRARY_EFFICIENCY, *shares)
 
 
 def library_iterations(depth: int, device: Device) -> float:
@@ -50,23 +55,33 @@ def library_iterations(depth: int, device: Device) -> float:
     return 0.0 if device.operands_in_place else math.ceil(depth / LIBRARY_DEPTH) * device.iteration_seconds
 
 
-def library_efficiency(device: Device, dtype: DType, rows: int, columns: int) -> float:
-    """Share of the device's matmul rate that a library reaches on a product of so many rows and columns: less on few, unless it
-    multiplies elements of `dtype` one by one."""
-    if dtype in device.library_efficiency:
-        return device.library_efficiency[dtype]
-    return LIBRARY_EFFICIENCY * min(1.0, rows / LIBRARY_FULL_ROWS) * min(1.0, columns / LIBRARY_FULL_ROWS)
+def library_efficiency(device: Device, dtype: DType, rows: int, columns: int, batch: int = 1) -> float:
+    """Share of the device's matmul rate that a library reaches on a product of so many rows and columns, whichever it calls rows:
+    less on few, unless it multiplies elements of `dtype` one by one. Those of all products of a `batch` count, unless rates were
+    measured, which are those of the rows of each."""
+    rate = device.library_products.get(dtype)
+    each = 1 if rate is None else batch
+    rate, (fewer, more) = rate or _LIBRARY, sorted((rows / each, columns / each))
+    return rate.of_rows(fewer) * min(1.0, more / rate.first)
 
 
 def library_seconds(
-    device: Device, dtype: DType, rows: int, columns: int, depth: int, work: float, moved: float, scattered: float = 0.0
+    device: Device,
+    dtype: DType,
+    rows: int,
+    columns: int,
+    depth: int,
+    work: float,
+    moved: float,
+    scattered: float = 0.0,
+    batch: int = 1,
 ) -> float:
     """Predicted seconds of a library's product of elements of `dtype`: so many rows and columns (those of all products of a
-    batch), `depth` terms each, `work` operations and `moved` bytes. A CPU's library copies factors of bf16 first whose
+    `batch`), `depth` terms each, `work` operations and `moved` bytes. A CPU's library copies factors of bf16 first whose
     matrices are `scattered`, in so many bytes, among those of the same batch."""
     memory = moved / device.memory_bandwidth
     rate = device.matmul_flops.get(dtype, device.matmul_flops[DType.FP32])
-    compute = work / (library_efficiency(device, dtype, rows, columns) * rate)
+    compute = work / (library_efficiency(device, dtype, rows, columns, batch) * rate)
     slowest, other = max(memory, compute), min(memory, compute)
     copies = device.operands_in_place and dtype is DType.BF16
     copying = 2 * scattered / device.memory_bandwidth if copies else 0.0
@@ -130,9 +145,9 @@ class Roofline:
 
     def library_efficiency(self, program: AxisProgram, product: Term) -> float:
         """Share of the device's matmul rate a library reaches on one product: less on few rows or columns."""
-        sides = (program.terms[i].axes & product.axes for i in product.inputs)
-        rows, columns = (math.prod(program.sizes[axis] for axis in side) for side in sides)
-        return library_efficiency(self.device, self.dtype, rows, columns)
+        left, right = (program.terms[i].axes & product.axes for i in product.inputs)
+        rows, columns, batch = (math.prod(program.sizes[axis] for axis in axes) for axes in (left, right, left & right))
+        return library_efficiency(self.device, self.dtype, rows, columns, batch)
 
     def of(self, program: AxisProgram, produces: tuple[int, ...], libraries: bool = False) -> float:
         """The program in one launch; with `libraries`, as if they did its contractions for nothing but the time they take."""

@@ -168,13 +168,13 @@ class PlanSearch:
         if product is None:
             return None
         left, right = (program.terms[i] for i in product.inputs)
-        rows, columns = (math.prod(program.sizes[axis] for axis in side.axes & product.axes) for side in (left, right))
-        depth = math.prod(program.sizes[axis] for axis in product.reduced)
+        together = left.axes & right.axes & product.axes
+        sides = left.axes & product.axes, right.axes & product.axes, together, product.reduced
+        rows, columns, batch, depth = (math.prod(program.sizes[axis] for axis in axes) for axes in sides)
         moved = self.roofline.memory(program, produces) * self.kernels.device.memory_bandwidth
         work = flops(program, product)
-        batch = left.axes & right.axes & product.axes
-        copied = sum(self.roofline.tensor_of(side.source).bytes for side in (left, right) if _scattered(program, side, batch))
-        seconds = library_seconds(self.kernels.device, self.kernels.dtype, rows, columns, depth, work, moved, copied)
+        copied = sum(self.roofline.tensor_of(side.source).bytes for side in (left, right) if _scattered(program, side, together))
+        seconds = library_seconds(self.kernels.device, self.kernels.dtype, rows, columns, depth, work, moved, copied, batch)
         return Library(left, right, product.reduced, (program.outputs[0][1],), program.sizes, seconds)
 
     # cuts ------------------------------------------------------------------------------------------------------------

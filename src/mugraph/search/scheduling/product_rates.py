@@ -1,7 +1,8 @@
-"""How fast products in generated kernels are taken to be in a program, by what it multiplies by.
+"""How fast products are taken to be in a program, in generated kernels and by a library, by what it multiplies and how many rows.
 
-Packed weights, and matrices of a batch that stay in a core's cache, are met faster than factors whose rows lie far apart. Costs
-have one share of a machine's rate for all products of a program: that of the slowest kind.
+Packed weights, and matrices of a batch that stay in a core's cache, are met faster than factors whose rows lie far apart, and a
+matrix unit multiplies sixteen rows in the time of one. Costs have one share of a machine's rate for all products of a program:
+that of the slowest kind.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 
 from mugraph.devices import Device
+from mugraph.devices.device import RightFactor
 from mugraph.ir.graph import Graph, Node, owner_of
 from mugraph.ir.ops import is_contraction
 
@@ -23,15 +25,16 @@ def with_product_rate(program: Graph, device: Device) -> Device:
 
 
 def _multiplying(program: Graph, product: Node, device: Device) -> Device:
-    """The machine as costs see it in programs of nothing but such products."""
-    if owner_of(program, product.inputs[-1]).node in program.constants:
-        return device.with_packed_weights()
-    return device.with_batches(program.tensor(product.inputs[0]).dtype) if _in_batch(program, product, device) else device
+    """The machine as costs see it in programs of nothing but such products.
 
-
-def _in_batch(program: Graph, product: Node, device: Device) -> bool:
-    """Whether a product is of several pairs of matrices, of rows enough, whose right ones each stay in a core's cache."""
+    A library multiplies several pairs of matrices by code of its own, of whatever size they are.
+    """
     left, right = program.tensor(product.inputs[0]), program.tensor(product.inputs[-1])
-    *batch, depth, columns = right.shape
-    small = depth * columns * right.dtype.bytes <= device.shared_memory_bytes
-    return math.prod(batch) > 1 and left.shape[-2] >= _ROWS and small
+    rows = math.prod(left.shape[:-1])
+    if owner_of(program, product.inputs[-1]).node in program.constants:
+        return device.multiplying(RightFactor.PACKED, left.dtype, rows)
+    if math.prod(right.shape[:-2]) == 1:
+        return device.multiplying(RightFactor.PLAIN, left.dtype, rows)
+    small = right.shape[-2] * right.shape[-1] * right.dtype.bytes <= device.shared_memory_bytes
+    by = RightFactor.BATCHED if small and left.shape[-2] >= _ROWS else RightFactor.PLAIN
+    return device.multiplying(by, left.dtype, left.shape[-2], RightFactor.BATCHED)

@@ -36,6 +36,8 @@ _FLAGS = (
 )
 _REGISTERS = "-fira-loop-pressure"
 """What GCC has to be told: that constants of a store behind a loop are not to have registers which sums in the loop need."""
+_ARRAYS = "-DEMULATED_TILES"
+"""Registers of the matrix unit are arrays: kernels that were made where it may be used run where the system does not let us."""
 _LATE_SYMBOLS = "-Wl,-undefined,dynamic_lookup"
 """On macOS: the thread pool's functions are looked up when an object is loaded, as they are everywhere else."""
 
@@ -69,7 +71,8 @@ class Compiler:
     def flags(self) -> tuple[str, ...]:
         """Its flags for this host."""
         own = () if "__clang__" in self.macros else (_REGISTERS,)
-        return (*flags_for(sys.platform), *own)
+        arrays = (_ARRAYS,) if "__AMX_BF16__" in self.macros and not may_use_tiles() else ()
+        return (*flags_for(sys.platform), *own, *arrays)
 
     def key(self, source: str) -> str:
         """Name of the shared object of a source: a hash of the source, the flags, the compiler and the host."""

@@ -7,12 +7,15 @@ of attention, dot products would be summed across lanes for each row; bf16 would
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Matmul, Strips
-from mugraph.targets.cpu.panels import PairPanels, VectorPanels, strips_in_panels
-from mugraph.targets.cpu.products import runs
+from mugraph.targets.cpu.matrix_tiles import SIDE, STEP, PackedTiles, panel_rows, rounded, strip_width
+from mugraph.targets.cpu.pairs import are_bf16
+from mugraph.targets.cpu.panels import COPIED_BYTES, PairPanels, Panels, VectorPanels, strips_in_panels
+from mugraph.targets.cpu.products import Run, runs
 from mugraph.targets.cpu.source import Vectors
 
 _COPIED_BYTES = 1 << 19
@@ -27,11 +30,20 @@ def strips_copied(product: Matmul, right: DType, vectors: Vectors) -> Strips | N
     if small or large or 1 not in strides or product.target.strides[-1] != 1:
         return None
     strips = strips_in_panels(product, right, vectors, copied=True)
+    if strips is not None and copies_to_tiles(product, right, vectors):
+        return Strips(panel_rows(product), strip_width(product), pairs=True)
     return None if strips is not None and strides[-1] == 1 and not strips.pairs else strips
 
 
-class CopiedVectors(VectorPanels):
-    """A copy in fp32."""
+def copies_to_tiles(product: Matmul, right: DType, vectors: Vectors) -> bool:
+    """Whether the matrix unit is to multiply with a copy of the right factor, which is of a type."""
+    rows, depth = (rounded(size, step) for size, step in zip(product.left.shape[-2:], (SIDE, STEP), strict=True))
+    fits = rows * depth * DType.BF16.bytes <= COPIED_BYTES
+    return vectors.tiles and vectors.lanes == SIDE and are_bf16(product, right) and fits
+
+
+class Copied(Panels):
+    """A copy of the right factor in strips, in the type in which it is multiplied."""
 
     @property
     def right(self) -> DType:
@@ -44,25 +56,34 @@ class CopiedVectors(VectorPanels):
         """Ask for nothing: the copy is in a cache."""
 
     def write(self) -> None:
-        with self.memory(self.copied, "right_b", self.depth * self.columns):
+        with self.memory(self.copied, "right_b", self.depth * self.stored(self.columns)):
             self.print_right()
             super().write()
 
+    def stored(self, columns: int) -> int:
+        """Columns that the copy has for so many."""
+        return columns
+
     def print_right(self) -> None:
         """Copy the right factor to `right_b`, panel by panel and strip by strip."""
-        copy = self.copy_rows if self.product.right.strides[-1] == 1 else self.copy_turned
         for panel, held in self.panels_held():
             with self.loop("k0", panel):
                 for across in runs(self.columns, self.strips.width):
                     with self.loop("j0", across):
-                        self.writer.line(f"{self.copied}_t *const to = right_b + {self.columns} * k0 + {panel.size} * j0;")
-                        copy(held, across.size)
+                        start = f"{self.stored(self.columns)} * k0 + {panel.size} * j0"
+                        self.writer.line(f"{self.copied}_t *const to = right_b + {start};")
+                        self.copy_strip(panel, held, across.size)
+
+    def copy_strip(self, panel: Run, held: int, columns: int) -> None:
+        """Copy a strip's panel, of which so many rows are held."""
+        (self.copy_rows if self.product.right.strides[-1] == 1 else self.copy_turned)(held, columns)
 
     def copy_rows(self, depth: int, columns: int) -> None:
         """A strip from rows whose neighbours lie together."""
-        whole = depth // self.steps * self.steps
-        with self.writer.block(f"for (long k = k0; k < k0 + {whole}; k += {self.steps})"):
-            self.copy_row(columns, self.steps)
+        together = self.strips.together
+        whole = depth // together * together
+        with self.writer.block(f"for (long k = k0; k < k0 + {whole}; k += {together})"):
+            self.copy_row(columns, together)
         if whole < depth:
             with self.writer.block():
                 self.writer.line(f"const long k = k0 + {whole};")
@@ -77,7 +98,8 @@ class CopiedVectors(VectorPanels):
 
     def copy_turned(self, depth: int, columns: int) -> None:
         """A strip from columns whose neighbours lie together: squares of as many columns as lanes are turned."""
-        for along in runs(depth, self.lanes * self.steps):
+        together = self.strips.together
+        for along in runs(depth, self.lanes * together):
             with self.loop("k", along):
                 for run in runs(columns, self.lanes):
                     with self.loop("v", run):
@@ -85,24 +107,34 @@ class CopiedVectors(VectorPanels):
                         with self.writer.block(f"for (long lane = 0; lane < {run.size}; ++lane)"):
                             self.writer.line(f"turned[lane] = {self.column_to_copy(along.size)};")
                         self.writer.line("turn(turned);")
-                        with self.writer.block(f"for (long s = 0; s < {-(-along.size // self.steps)}; ++s)"):
-                            self.store_copied(f"(k + {self.steps} * s)", "turned[s]", columns, run.size)
+                        with self.writer.block(f"for (long s = 0; s < {-(-along.size // together)}; ++s)"):
+                            self.store_copied(f"(k + {together} * s)", "turned[s]", columns, run.size)
 
     def store_copied(self, k: str, value: str, columns: int, width: int) -> None:
         """Write what a vector holds of columns from v on to a strip's row."""
-        place = f"to + {columns} * {k} + {self.steps} * v"
+        place = f"to + {self.stored(columns)} * {k} + {self.strips.together} * v"
         self.writer.line(f"__builtin_memcpy({place}, &{value}, {DType.FP32.bytes * width});")
 
+    @abstractmethod
     def row_to_copy(self, width: int, held: int) -> str:
         """Columns from v on of the `held` rows from k on."""
+
+    @abstractmethod
+    def column_to_copy(self, depth: int) -> str:
+        """What column v + lane has at k."""
+
+
+class CopiedVectors(Copied, VectorPanels):
+    """A copy in fp32."""
+
+    def row_to_copy(self, width: int, held: int) -> str:
         return self.load("b", self.product.right, "k", "j0 + v", width)
 
     def column_to_copy(self, depth: int) -> str:
-        """What column v + lane has at k."""
         return self.load("b", tiles.transposed(self.product.right), "j0 + v + lane", "k0 + k", depth)
 
 
-class CopiedPairs(CopiedVectors, PairPanels):
+class CopiedInPairs(Copied):
     """A copy in pairs of bf16 numbers."""
 
     def row_to_copy(self, width: int, held: int) -> str:
@@ -111,5 +143,24 @@ class CopiedPairs(CopiedVectors, PairPanels):
 
     def column_to_copy(self, depth: int) -> str:
         place = self.address("b", tiles.transposed(self.product.right), "j0 + v + lane", "k0 + k")
-        whole = depth == self.steps * self.lanes
+        whole = depth == 2 * self.lanes
         return f"(vec)load_pairs({place})" if whole else f"(vec)load_first_pairs({place}, {depth})"
+
+
+class CopiedPairs(CopiedInPairs, PairPanels):
+    """A copy that vectors multiply."""
+
+
+class CopiedTiles(CopiedInPairs, PackedTiles):
+    """A copy that the matrix unit multiplies: whole registers, with 0 behind the last value of k."""
+
+    def stored(self, columns: int) -> int:
+        return rounded(columns, SIDE)
+
+    def copy_strip(self, panel: Run, held: int, columns: int) -> None:
+        super().copy_strip(panel, held, columns)
+        copied = rounded(held, 2)
+        if copied < panel.size:
+            wide = self.stored(columns)
+            zeros = (panel.size - copied) * wide * DType.BF16.bytes
+            self.writer.line(f"__builtin_memset(to + {wide * copied}, 0, {zeros});")

@@ -27,7 +27,7 @@ from mugraph.lower.tile_form import Dequantization, Matmul, Strips
 from mugraph.targets.c_text import literal, scaled, sum_of
 from mugraph.targets.cpu.matrix_tiles import SIDE, STEP, PackedTiles, panel_rows, suits_tiles
 from mugraph.targets.cpu.pairs import PACKED_BYTES, left_stride, print_left_pairs
-from mugraph.targets.cpu.products import CACHE_LINE, STREAM_AHEAD, Packed, Product, outer_tile, runs
+from mugraph.targets.cpu.products import CACHE_LINE, STREAM_AHEAD, Packed, outer_tile, runs
 from mugraph.targets.cpu.source import Vectors, Writer
 
 ZERO, ONE = Constant(0.0), Constant(1.0)
@@ -153,11 +153,12 @@ def applied_behind(product: Matmul, left: DType) -> bool:
     return product.dequantized.offset == ZERO or product.dtype is not DType.FP32 or left is not DType.FP32
 
 
-def dequantizing(writer: Writer, product: Matmul) -> Product:
+def dequantizing_form(writer: Writer, product: Matmul) -> type[Dequantizing | DequantizingTiles]:
     """The form of a product whose right factor is made of numbers."""
     unit = _unit(product, writer.dtype(product.left), writer.dtype(product.right), writer.vectors)
-    forms = {_Unit.VECTORS: Dequantizing, _Unit.TILES: DequantizingTiles, _Unit.TILES_BEHIND: ScaledTiles}
-    return forms[unit](writer, product)
+    if unit is _Unit.VECTORS:
+        return Dequantizing
+    return DequantizingTiles if unit is _Unit.TILES else ScaledTiles
 
 
 class _Made:
@@ -373,6 +374,8 @@ class Dequantizing(Packed):
 class DequantizingTiles(PackedTiles):
     """On the matrix unit: 32 rows of 16 columns become pairs of bf16 in the first-level cache on the way to it."""
 
+    widens = True
+
     def __init__(self, writer: Writer, product: Matmul) -> None:
         super().__init__(writer, product)
         self.of = _Made(writer, product)
@@ -389,17 +392,22 @@ class DequantizingTiles(PackedTiles):
         """What is applied to each number, by name."""
         return _lines(self.of.made)
 
-    def print_left(self) -> None:
-        super().print_left()
+    @property
+    def copies(self) -> bool:
+        return super().copies or self.strips.fours
+
+    def print_left(self, depth: int, held: int) -> None:
+        super().print_left(depth, held)
         if self.strips.fours:
-            with self.writer.block(f"for (long k = 0; k < {self.high * self.depth}; k += 4)"):
-                self.writer.line("exchange_middle(left_a + k, left_a + k);")
+            with self.writer.block(f"for (long k = 0; k < {self.high * depth}; k += 4)"):
+                place = f"{self.left_at(depth, '0', '0L')} + k"
+                self.writer.line(f"exchange_middle({place}, {place});")
 
-    def tile(self, depth: int, rows: int, columns: int) -> None:
+    def prepare(self, depth: int, columns: int) -> None:
         self.panel, self.of.strip_columns = depth, columns
-        super().tile(depth, rows, columns)
+        super().prepare(depth, columns)
 
-    def load_right(self, v: int, columns: int) -> None:
+    def widen(self, v: int, columns: int, to: str) -> None:
         write = self.writer
         with write.block():
             if self.lines:
@@ -412,12 +420,11 @@ class DequantizingTiles(PackedTiles):
                 if self.strips.fours:
                     write.line(f"const pairs w = {self.of.fours_at(place, SIDE)};")
                     write.line(f"const pairs x[2] = {{{self.of.pairs_of('w', 0)}, {self.of.pairs_of('w', 1)}}};")
-                    write.line(f"__builtin_memcpy(widened + {4 * SIDE} * r, x, sizeof x);")
+                    write.line(f"__builtin_memcpy({to} + {4 * SIDE} * r, x, sizeof x);")
                 else:
                     halves = [self.of.numbers_at(f"{place} + {SIDE * half}", SIDE) for half in (0, 1)]
                     values = [self.of.applied(half, number) if self.lines else number for half, number in enumerate(halves)]
-                    write.line(f"store_pairs(widened + {2 * SIDE} * r, {', '.join(values)});")
-        write.line(f"LOAD_TILE({self.register(v)}, widened, {STEP * DType.BF16.bytes});")
+                    write.line(f"store_pairs({to} + {2 * SIDE} * r, {', '.join(values)});")
 
 
 class ScaledTiles(DequantizingTiles):
@@ -431,31 +438,34 @@ class ScaledTiles(DequantizingTiles):
         """Values of k that are summed with one slope."""
         self.adds = self.of.made.offset != ZERO
 
-    def print_left(self) -> None:
-        super().print_left()
+    def write(self) -> None:
+        if self.adds:
+            self.writer.line(f"float sums_a[{self.rows * (self.depth // self.span)}];")
+        super().write()
+
+    @property
+    def copies(self) -> bool:
+        """Also where the copy is summed up."""
+        return super().copies or self.adds
+
+    def print_left(self, depth: int, held: int) -> None:
+        """Also sum the left factor up for each span of k."""
+        super().print_left(depth, held)
         if not self.adds:
             return
         write, spans = self.writer, self.depth // self.span
-        write.line(f"float sums_a[{self.rows * spans}];")
-        for panel in runs(self.depth, self.panel_rows):
-            with (
-                self.loop("k0", panel),
-                write.block(f"for (long i = 0; i < {self.rows}; ++i)"),
-                write.block(f"for (long q = 0; q < {panel.size}; q += {self.span})"),
-            ):
-                write.line("vec total = {0};")
-                row = f"i / {SIDE} * {SIDE * panel.size} + i % {SIDE} * {STEP}"
-                write.line(f"const bf16_t *from = left_a + {self.high} * k0 + {row};")
-                with write.block(f"for (long k = q; k < q + {self.span}; k += {STEP})"):
-                    write.line(f"total += load_bf16(from + {SIDE} * k) + load_bf16(from + {SIDE} * k + {SIDE});")
-                write.line(f"sums_a[{spans} * i + (k0 + q) / {self.span}] = total_sum(total);")
+        rows, steps = f"for (long i = 0; i < {self.rows}; ++i)", f"for (long q = 0; q < {depth}; q += {self.span})"
+        with write.block(rows), write.block(steps):
+            write.line("vec total = {0};")
+            write.line(f"const bf16_t *from = {self.left_at(depth, 'q', 'i')};")
+            with write.block(f"for (long k = 0; k < {self.span}; k += {STEP})"):
+                write.line(f"total += load_bf16(from + {SIDE} * k) + load_bf16(from + {SIDE} * k + {SIDE});")
+            write.line(f"sums_a[{spans} * i + (k0 + q) / {self.span}] = total_sum(total);")
 
     def tile(self, depth: int, rows: int, columns: int) -> None:
-        self.panel, self.of.strip_columns = depth, columns
         write, parts, stacked = self.writer, range(columns // SIDE), range(-(-rows // SIDE))
-        write.line(f"SHAPE_TILES(shapes_{rows})")
         self.print_ahead(columns, depth)
-        write.line(f"bf16_t widened[{SIDE * STEP}] __attribute__((aligned(64)));")
+        self.print_sums(stacked, columns)
         write.line(f"float group[{SIDE * SIDE * len(stacked) * len(parts)}] __attribute__((aligned(64)));")
         with write.block(f"for (long q = k0; q < k0 + {depth}; q += {self.span})"):
             for number in (r * self.across + v for r in stacked for v in parts):
@@ -471,16 +481,17 @@ class ScaledTiles(DequantizingTiles):
             for r in stacked:
                 with write.block(f"for (long m = 0; m < {min(SIDE, rows - SIDE * r)}; ++m)"):
                     for v in parts:
-                        self.print_scaled(r, v, len(parts))
+                        self.print_scaled(r, v, columns)
+        self.print_finished(depth, rows, columns)
 
-    def print_scaled(self, r: int, v: int, parts: int) -> None:
+    def print_scaled(self, r: int, v: int, columns: int) -> None:
         """Add what was summed up for a group, scaled, to 16 columns of a row."""
-        place, stride = self.register_at(r, v)
+        place, stride = self.sums_of(r, v, columns)
         there = f"{place} + {stride // DType.FP32.bytes} * m"
         adds = self.product.accumulate and not self.holds
         old = f"load_fp32({there})" if adds else f"(q ? load_fp32({there}) : (vec){{0}})"
         spans = self.depth // self.span
-        total = f"load_fp32(group + {SIDE * SIDE * (parts * r + v)} + {SIDE} * m)"
+        total = f"load_fp32(group + {SIDE * SIDE * (columns // SIDE * r + v)} + {SIDE} * m)"
         new = total if self.of.made.slope == ONE else f"slope{v} * {total}"
         if self.adds:
             new = f"{new} + offset{v} * sums_a[{spans} * (i + {SIDE * r} + m) + q / {self.span}]"

@@ -36,7 +36,7 @@ def compact_strides(kernel: Kernel) -> dict[int, int]:
 def is_compact(kernel: Kernel) -> str:
     """Whether a call gives these."""
     assert kernel.growing is not None
-    given = f"((const int64_t *){kernel.growing.sizes})"
+    given = kernel.growing.sizes
     return " && ".join(f"{given}[{number + 1}] == {stride}" for number, stride in compact_strides(kernel).items())
 
 

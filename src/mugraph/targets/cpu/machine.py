@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,16 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from mugraph.devices.host import kernel_threads
 from mugraph.errors import InvalidInput
 from mugraph.host.array_interface import Arrays
 from mugraph.host.arrays import arrays_of
 from mugraph.host.thread_pool import load_thread_pool
-from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
-from mugraph.ir.lookups import NEGATIVE, places
 from mugraph.lower import Launch, lower, with_shared_kernels
 from mugraph.lower.first_slices import Slices, with_first_slices
 from mugraph.lower.growing_inputs import Lengths, check_readers, with_lengths
@@ -30,6 +25,7 @@ from mugraph.lower.tile_form import Kernel, Matmul
 from mugraph.lower.tile_text import format_kernel
 from mugraph.lower.values_in_outputs import with_values_in_outputs
 from mugraph.targets.cpu import Vectors, print_program
+from mugraph.targets.cpu.calls import CompiledKernel
 from mugraph.targets.cpu.compiler import find_compiler, load_shared
 from mugraph.targets.cpu.dequantized_factors import with_dequantized_factors
 from mugraph.targets.cpu.matmul import product_stops
@@ -94,6 +90,11 @@ class Cpu:
             }
         return with_shared_kernels(launches)
 
+    @property
+    def takes_numbers(self) -> bool:
+        """Kernels read where numbers lie."""
+        return False
+
     def lower_slices(self, graph: Graph, slices: Slices) -> dict[int, Launch]:
         """The launches of a kernel graph that compute its first slices, as many as a call says.
 
@@ -147,12 +148,12 @@ class Cpu:
         return {SOURCE_NAME: print_program([*dict.fromkeys(kernels)], self.vectors or find_compiler().vectors)} if kernels else {}
 
     def load(self, kernels: Sequence[Kernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
-        """The functions of the shared object."""
+        """The kernels of the shared object; raises UntrustedSources for sources of another version of mugraph, too."""
         if not kernels:
             return {}
         load_thread_pool()
         library = load_shared(sources[SOURCE_NAME], cache_directory)
-        return {kernel.name: _function(library, kernel) for kernel in kernels}
+        return {kernel.name: CompiledKernel(library, kernel) for kernel in kernels}
 
     def arrays(self, inputs: Sequence[Any]) -> Arrays:
         """CPU tensors of PyTorch, or NumPy arrays."""
@@ -170,27 +171,3 @@ class Cpu:
         """
         alone = kernel_threads() == 1
         return Timed(call, clock=time.process_time if alone else time.perf_counter, waits=not alone)
-
-
-def _function(library: ctypes.CDLL, kernel: Kernel) -> Any:
-    function = getattr(library, kernel.name)
-    function.restype = ctypes.c_long if kernel.integers else None
-    function.argtypes = [ctypes.c_void_p] * (len(kernel.inputs) + len(kernel.outputs))
-    return _checked(function, kernel) if kernel.integers else function
-
-
-def _checked(function: Callable[..., int], kernel: Kernel) -> Callable[..., None]:
-    """A kernel that looks tables up; it raises IndexOutOfRange where integers name no rows of them."""
-
-    def run(*addresses: int) -> None:
-        if refused := function(*addresses):
-            wrong = kernel.integers[refused - 1]
-            buffer = kernel.buffer(wrong.buffer)
-            numbers = _INTEGERS[buffer.dtype] * buffer.elements
-            given = np.ctypeslib.as_array(numbers.from_address(addresses[kernel.inputs.index(wrong.buffer)]))
-            places(given, wrong.rows, NEGATIVE[wrong.least < 0])
-
-    return run
-
-
-_INTEGERS = {DType.INT32: ctypes.c_int32, DType.INT64: ctypes.c_int64}

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Kernel, Matmul
-from mugraph.targets.cpu.copied_factors import CopiedPairs, CopiedVectors, strips_copied
-from mugraph.targets.cpu.dequantizing import dequantizing
-from mugraph.targets.cpu.matrix_tiles import PackedTiles, strips_for
+from mugraph.targets.cpu.copied_factors import CopiedPairs, CopiedTiles, CopiedVectors, copies_to_tiles, strips_copied
+from mugraph.targets.cpu.dequantizing import dequantizing_form
+from mugraph.targets.cpu.matrix_tiles import PackedTiles, in_blocks_of_rows, strips_for
 from mugraph.targets.cpu.pairs import InnerPairs, OuterPairs, PackedPairs, multiplies_pairs
 from mugraph.targets.cpu.panels import PairPanels, VectorPanels, strips_in_panels
 from mugraph.targets.cpu.products import Bound, Inner, Outer, Packed, Product
@@ -26,11 +26,21 @@ def print_matmul(writer: Writer, statement: Matmul, bounded: int | None = None) 
     bound = None if bounded is None else bounded - statement.target.rank
     if product is not given and bound:
         bound = _TURNED.get(bound, bound)
+    if bound is None and _is_on_tiles(writer, product):
+        product = in_blocks_of_rows(product)
     with writer.block():
         writer.pointer("c", product.target, written=True)
         writer.pointer("a", product.left)
         writer.pointer("b", product.right)
         _batched(writer, product, 0, bound)
+
+
+def _is_on_tiles(writer: Writer, product: Matmul) -> bool:
+    """Whether the matrix unit multiplies with a right factor that lies packed."""
+    if product.dequantized is not None:
+        return issubclass(dequantizing_form(writer, product), PackedTiles)
+    strips = strips_for(product, writer.dtype(product.right), writer.vectors)
+    return product.strips is not None and product.strips == strips
 
 
 _TURNED = {-1: -2, -2: -1}
@@ -53,8 +63,7 @@ def product_stops(vectors: Vectors, kernel: Kernel, statement: Matmul, bounded: 
     if columns or bounded == rank:
         in_strips = product.strips is not None or strips_copied(product, right, vectors) is not None
         return not in_strips and (is_inner(product) or not columns)
-    on_tiles = product.strips is not None and product.strips == strips_for(product, right, vectors)
-    return product.dequantized is None and not on_tiles
+    return product.dequantized is None
 
 
 def oriented(product: Matmul) -> Matmul:
@@ -84,15 +93,17 @@ def form_of(writer: Writer, product: Matmul, bound: Bound | None = None) -> Prod
     """The form that reads both factors along contiguous dimensions, where there is one."""
     right = product.right
     if product.dequantized is not None:
-        return dequantizing(writer, product)
+        return dequantizing_form(writer, product)(writer, product)
     if product.strips is not None:
-        if product.strips == strips_for(product, writer.dtype(right), writer.vectors):
+        if _is_on_tiles(writer, product):
             return PackedTiles(writer, product, bound)
         if product.strips == strips_in_panels(product, writer.dtype(right), writer.vectors):
             return (PairPanels if product.strips.pairs else VectorPanels)(writer, product, bound)
         return (PackedPairs if product.strips.pairs else Packed)(writer, product, bound)
     if (strips := strips_copied(product, writer.dtype(right), writer.vectors)) is not None:
-        return (CopiedPairs if strips.pairs else CopiedVectors)(writer, replace(product, strips=strips), bound)
+        on_tiles = copies_to_tiles(product, writer.dtype(right), writer.vectors)
+        form = CopiedTiles if on_tiles else CopiedPairs if strips.pairs else CopiedVectors
+        return form(writer, replace(product, strips=strips), bound)
     pairs = multiplies_pairs(product, writer.dtype(right), writer.vectors)
     if is_inner(product):
         return InnerPairs(writer, product, bound) if pairs else Inner(writer, product, bound)

@@ -76,7 +76,7 @@ static void pack_share(void *data)
     long windows = 1, first, last;
     for (long d = 0; d < p->dimensions; ++d)
         windows *= p->counts[d];
-    share(windows * panels * strips, 1, &first, &last);
+    share(windows * panels * strips, &first, &last);
     for (long task = first; task < last; ++task) {
         long window = task / (panels * strips), number = window, start = 0;
         const long top = task / strips % panels * p->depth, left = task % strips * p->width;

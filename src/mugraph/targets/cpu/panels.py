@@ -42,16 +42,6 @@ class Panels(Packed):
         """Rows of the left factor's copy."""
 
     @property
-    @abstractmethod
-    def holds(self) -> bool:
-        """Whether sums are not the target's."""
-
-    @property
-    def copies(self) -> bool:
-        """Whether the left factor is copied."""
-        return True
-
-    @property
     def groups(self) -> int:
         """How many groups of rows there are."""
         return -(-self.rows // self.group)
@@ -62,22 +52,6 @@ class Panels(Packed):
         width = self.strips.width
         fitting = self.sums_bytes // (DType.FP32.bytes * self.high * width) * width
         return min(max(fitting, width), -(-self.columns // width) * width)
-
-    def write(self) -> None:
-        panels = -(-self.depth // self.panel_rows)
-        with (
-            self.memory(self.copied, "left_a", self.high * panels * self.panel_rows if self.copies else 0),
-            self.memory(DType.FP32, "sums", self.high * self.block if self.holds else 0),
-        ):
-            if self.copies:
-                self.print_left()
-            for block in runs(self.columns, self.block):
-                with self.loop("j0", block):
-                    for panel in runs(self.depth, self.panel_rows):
-                        with self.loop("k0", panel):
-                            self.print_block(block.size, panel.size)
-                    if self.holds:
-                        self.print_rounded(block.size)
 
     @contextmanager
     def memory(self, dtype: DType, name: str, elements: int) -> Iterator[None]:
@@ -91,17 +65,29 @@ class Panels(Packed):
         if size > _STACK_BYTES:
             self.writer.line(f"free({name});")
 
-    @abstractmethod
-    def print_left(self) -> None:
-        """Copy the left factor to `left_a`."""
-
     def print_block(self, columns: int, depth: int) -> None:
         """A panel times a block of columns: strips outside, so that one is read from cache for further rows."""
         for across in runs(columns, self.strips.width):
             start, end = across.start, across.start + across.count * across.size
             with self.writer.block(f"for (long j = j0 + {start}; j < j0 + {end}; j += {across.size})"):
+                self.prepare(depth, across.size)
                 for down in self.parts(Bound.ROWS, "i", self.rows, self.group):
                     self.tile(depth, down, across.size)
+
+    def prepare(self, depth: int, columns: int) -> None:
+        """What is done with a strip's panel before groups of rows meet it."""
+
+    def following(self, columns: int) -> str:
+        """Address of what is read after a strip, as far on as k is in it."""
+        return f"strip + {columns} * ({self.panel_rows} + k - k0)"
+
+    def panels_held(self) -> Iterator[tuple[Run, int]]:
+        """Panels, and how many values of k of each the factors have: an odd number of these has zeros behind it in copies."""
+        terms = self.product.left.shape[-1]
+        last = self.depth if terms == self.depth else (terms - 1) // self.panel_rows * self.panel_rows
+        yield from ((panel, panel.size) for panel in runs(last, self.panel_rows))
+        if last < self.depth:
+            yield Run(last, 1, self.depth - last), terms - last
 
     def prefetch(self, columns: int) -> None:
         """Ask for what is read later: each group of rows that meet a strip, for its part of the next one."""
@@ -112,25 +98,7 @@ class Panels(Packed):
         count = -(-self.steps * columns // (line * self.groups))
         for number in range(count):
             part = f"{line} * ({count} * (i / {self.group}) + {number})"
-            self.writer.line(f"__builtin_prefetch(strip + {columns} * ({self.panel_rows} + k - k0) + {part}, 0, 2);")
-
-    def sums_at(self, row: str, column: str) -> str:
-        """Address of a sum."""
-        if self.holds:
-            return f"sums + {self.block} * ({row}) + {column} - j0"
-        return self.address("c", self.product.target, row, column)
-
-    def print_rounded(self, columns: int) -> None:
-        """Write the sums of a block of columns to the target in its type."""
-        target, dtype = self.product.target, self.writer.dtype(self.product.target)
-        with self.writer.block(f"for (long i = 0; i < {self.end}; ++i)"):
-            for run in runs(columns, self.lanes):
-                with self.loop("j", run):
-                    there = self.address("c", target, "i", "j0 + j")
-                    first, count = ("", "") if run.size == self.lanes else ("first_", f", {run.size}")
-                    old = f"load_{first}{dtype}({there}{count}) + " if self.product.accumulate else ""
-                    value = f"{old}load_{first}fp32(sums + {self.block} * i + j{count})"
-                    self.writer.line(f"store_{first}{dtype}({there}, {value}{count});")
+            self.writer.line(f"__builtin_prefetch({self.following(columns)} + {part}, 0, 2);")
 
 
 def strips_in_panels(product: Matmul, right: DType, vectors: Vectors, copied: bool = False) -> Strips | None:
@@ -168,6 +136,22 @@ class VectorPanels(Panels):
     def holds(self) -> bool:
         return self.writer.dtype(self.product.target) is not DType.FP32 and self.depth > self.panel_rows
 
+    def write(self) -> None:
+        panels = -(-self.depth // self.panel_rows)
+        with (
+            self.memory(self.copied, "left_a", self.high * panels * self.panel_rows if self.copies else 0),
+            self.memory(DType.FP32, "sums", self.high * self.block if self.holds else 0),
+        ):
+            if self.copies:
+                self.print_left()
+            for block in runs(self.columns, self.block):
+                with self.loop("j0", block):
+                    for panel in runs(self.depth, self.panel_rows):
+                        with self.loop("k0", panel):
+                            self.print_block(block.size, panel.size)
+                    if self.holds:
+                        self.print_rounded(block.size)
+
     def print_left(self) -> None:
         """Row by row of a panel; rows have the same distance in all panels."""
         left, write = self.product.left, self.writer
@@ -181,13 +165,23 @@ class VectorPanels(Panels):
                 if held < panel.size:
                     write.line(f"({row})[{held}] = 0;")
 
-    def panels_held(self) -> Iterator[tuple[Run, int]]:
-        """Panels, and how many values of k of each the factors have: an odd number of these has zeros behind it in copies."""
-        terms = self.product.left.shape[-1]
-        last = self.depth if terms == self.depth else (terms - 1) // self.panel_rows * self.panel_rows
-        yield from ((panel, panel.size) for panel in runs(last, self.panel_rows))
-        if last < self.depth:
-            yield Run(last, 1, self.depth - last), terms - last
+    def sums_at(self, row: str, column: str) -> str:
+        """Address of a sum."""
+        if self.holds:
+            return f"sums + {self.block} * ({row}) + {column} - j0"
+        return self.address("c", self.product.target, row, column)
+
+    def print_rounded(self, columns: int) -> None:
+        """Write the sums of a block of columns to the target in its type."""
+        target, dtype = self.product.target, self.writer.dtype(self.product.target)
+        with self.writer.block(f"for (long i = 0; i < {self.end}; ++i)"):
+            for run in runs(columns, self.lanes):
+                with self.loop("j", run):
+                    there = self.address("c", target, "i", "j0 + j")
+                    first, count = ("", "") if run.size == self.lanes else ("first_", f", {run.size}")
+                    old = f"load_{first}{dtype}({there}{count}) + " if self.product.accumulate else ""
+                    value = f"{old}load_{first}fp32(sums + {self.block} * i + j{count})"
+                    self.writer.line(f"store_{first}{dtype}({there}, {value}{count});")
 
     def left_number(self, r: int) -> str:
         return f"spread_{self.copied}({self.left_at(r)})"

@@ -25,6 +25,7 @@ typedef signed char signed_bytes __attribute__((vector_size(LANES)));
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
 extern int omp_get_num_threads(void) __attribute__((weak));
+extern int omp_get_max_threads(void) __attribute__((weak));
 extern void *aligned_alloc(unsigned long, unsigned long);
 extern void free(void *);
 
@@ -39,30 +40,21 @@ static __attribute__((unused)) void launch(void (*task)(void *), void *data, int
         task(data);
 }
 
-/* This thread takes the blocks *first, *first + *step, ... where the last blocks have less to do. */
-INLINE void turns(int parallel, long *first, long *step)
+/* The contiguous share [*first, *last) of `blocks` that one of several threads has. */
+INLINE void share_of(long blocks, long thread, long threads, long *first, long *last)
 {
-    *first = 0, *step = 1;
-    if (parallel && GOMP_parallel) {
-        *first = omp_get_thread_num();
-        *step = omp_get_num_threads();
-    }
-}
-
-/* The contiguous share [*first, *last) of `blocks` that belongs to this thread. */
-INLINE void share(long blocks, int parallel, long *first, long *last)
-{
-    long thread = 0, threads = 1;
-    if (parallel && GOMP_parallel) {
-        thread = omp_get_thread_num();
-        threads = omp_get_num_threads();
-    }
     *first = blocks * thread / threads;
     *last = blocks * (thread + 1) / threads;
 }
 
-/* The first block that no thread has taken yet. */
-INLINE long next_block(long *taken) { return __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED); }
+/* The share of this thread, within `launch`. */
+INLINE void share(long blocks, long *first, long *last)
+{
+    if (GOMP_parallel)
+        share_of(blocks, omp_get_thread_num(), omp_get_num_threads(), first, last);
+    else
+        share_of(blocks, 0, 1, first, last);
+}
 
 /* The first of `count` integers that is less than `least` or not less than `rows`, counted from 1; 0 where there is none. */
 #define DEFINE_FIRST_OUTSIDE(type)                                                                  \

@@ -1,11 +1,11 @@
 """The C source of lowered kernels.
 
-Each kernel is one exported function whose parameters are the device buffers, inputs first. It runs the blocks of the
-grid as tasks: every thread takes one contiguous share, or blocks in turn where those behind a length have nothing to do, and
-keeps its block's shared memory on its own stack. Blocks that may leave iterations out take different times: there every thread
-takes the next one when it is done, the last ones, to which causal masks leave most, first. A kernel that looks tables up first
-looks at the integers: it returns the number, from 1 on, of those of `Kernel.integers` that are not what they must be, and runs
-nothing then; or else 0.
+Each kernel is a function that runs blocks of the grid, and exports what a call has to know of it (`kernel` in `region.h`). The
+threads that run the kernels of a call together take parts of a contiguous share each, and then what others have left of theirs,
+or blocks in turn where those behind a length have nothing to do; each keeps its block's shared memory on its own stack. Blocks
+that may leave iterations out take different times: there every thread takes the next one when it is done, the last ones, to
+which causal masks leave most, first. A kernel that looks tables up says which of `Kernel.integers` are not what they must be:
+where there are any, a call runs none of its kernels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mugraph.targets.cpu.skips import print_idle, print_memory, print_skips
 from mugraph.targets.cpu.slices import blocks_of, has_part, operands_by_row, print_rows, rows_in_turn
 from mugraph.targets.cpu.source import Vectors, Writer
 
-_PRELUDE = ("prelude", "elementary")
+_PRELUDE = ("prelude", "region", "elementary")
 _STACK_BYTES = 1 << 18
 """Shared memory up to this size lives on the thread's stack, whose pages are warm; more comes from the heap."""
 _SERIAL_WORK = 1 << 17
@@ -45,7 +45,7 @@ _SERIAL_WORK = 1 << 17
 
 
 def print_program(kernels: Sequence[Kernel], vectors: Vectors) -> str:
-    """One C file with an exported function per kernel."""
+    """One C file with what is exported of each kernel, and `run_kernels`, which runs them."""
     lanes = vectors.lanes
     parts = [
         f"#define LANES {lanes}\n",
@@ -69,15 +69,15 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     device = frozenset((*kernel.inputs, *kernel.outputs))
     scratch = {each.name: range(each.offset, each.offset + each.bytes) for each in kernel.buffers if each.memory is Memory.SHARED}
     writer = Writer(vectors, dtypes, device, usual_strides(kernel), scratch, steps_ahead(kernel))
-    parallel = _parallel(kernel)
     print_idle(writer, kernel)
     compact = bool(compact_strides(kernel))
-    any_strides = f"INLINE void {kernel.name}_any(void *data, const int compact)"
-    with writer.block(any_strides if compact else f"static void {kernel.name}_blocks(void *data)"):
+    given = "void **arguments, worker *worker"
+    any_strides = f"INLINE void {kernel.name}_any({given}, const int compact)"
+    with writer.block(any_strides if compact else f"static void {kernel.name}_blocks({given})"):
         _print_memory(writer, kernel)
         print_memory(writer, kernel)
         along = dims_along(kernel)
-        with writer.block(_blocks_in_turn(writer, kernel, parallel)):
+        with writer.block(_blocks_in_turn(writer, kernel)):
             _print_coordinates(writer, kernel, along)
             print_rows(writer, kernel)
             with reading(writer, kernel, Phase.BEFORE):
@@ -92,9 +92,9 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
         if _on_heap(kernel):
             writer.line("free(shared);")
     if compact:
-        writer.line(f"static void {kernel.name}_blocks(void *data) {{ {kernel.name}_any(data, 0); }}")
-        writer.line(f"static void {kernel.name}_compact(void *data) {{ {kernel.name}_any(data, 1); }}")
-    _print_entry(writer, kernel, parallel)
+        writer.line(f"static void {kernel.name}_blocks({given}) {{ {kernel.name}_any(arguments, worker, 0); }}")
+        writer.line(f"static void {kernel.name}_compact({given}) {{ {kernel.name}_any(arguments, worker, 1); }}")
+    _print_exported(writer, kernel)
     return "\n".join(writer.lines) + "\n"
 
 
@@ -106,21 +106,18 @@ def _parallel(kernel: Kernel) -> str:
     return "1" if kernel.slices is None else has_part(kernel, _SERIAL_WORK / work)
 
 
-def _blocks_in_turn(writer: Writer, kernel: Kernel, parallel: str) -> str:
+def _blocks_in_turn(writer: Writer, kernel: Kernel) -> str:
     """The head of the loop over the blocks that a thread runs."""
     if operands_by_row(kernel):
-        return rows_in_turn(writer, kernel, parallel)
-    blocks = blocks_of(kernel)
+        return rows_in_turn(writer, kernel)
     if kernel.skips:
-        writer.line(f"long *const taken = arguments[{len(kernel.inputs) + len(kernel.outputs)}];")
-        return f"for (long block; (block = {blocks} - 1 - next_block(taken)) >= 0;)"
+        return "for (long block; (block = next_from_last(worker)) >= 0;)"
     if kernel.growing is not None and dims_along(kernel):  # some may lie behind a length
-        writer.line("long first, step;")
-        writer.line(f"turns({parallel}, &first, &step);")
-        return f"for (long block = first; block < {blocks}; block += step)"
-    writer.line("long first, last;")
-    writer.line(f"share({blocks}, {parallel}, &first, &last);")
-    return "for (long block = first; block < last; ++block)"
+        writer.line("const long blocks = worker->task->blocks, threads = worker->threads;")
+        writer.line("while (next_turn(worker))")
+        return "for (long block = worker->first; block < blocks; block += threads)"
+    writer.line("while (next_part(worker))")
+    return "for (long block = worker->first, last = worker->last; block < last; ++block)"
 
 
 def _work(kernel: Kernel) -> int:
@@ -146,7 +143,6 @@ def _on_heap(kernel: Kernel) -> bool:
 
 
 def _print_memory(writer: Writer, kernel: Kernel) -> None:
-    writer.line("void **arguments = data;")
     outputs, own = set(kernel.outputs), growing_buffers(kernel) | operands_by_row(kernel).keys()
     for number, name in enumerate((*kernel.inputs, *kernel.outputs)):
         dtype = writer.dtypes[name]
@@ -225,20 +221,28 @@ def _print_statement(writer: Writer, bounded: Bounded) -> None:
             print_loops(writer, statement, bounded.dim)
 
 
-def _print_entry(writer: Writer, kernel: Kernel, parallel: str) -> None:
-    names = (*kernel.inputs, *kernel.outputs)
-    result = "long" if kernel.integers else "void"
-    with writer.block(f"{result} {kernel.name}({', '.join(f'void *{name}' for name in names)})"):
-        for number, each in enumerate(kernel.integers, start=1):
-            buffer = kernel.buffer(each.buffer)
-            with writer.block(f"if (first_outside_{buffer.dtype}({buffer.name}, {buffer.elements}, {each.least}, {each.rows}))"):
-                writer.line(f"return {number};")
-        if kernel.skips:
-            writer.line("long taken = 0;")
-        writer.line(f"void *arguments[] = {{{', '.join([*names, *['&taken'] * bool(kernel.skips)])}}};")
-        blocks = f"{kernel.name}_blocks"
-        if compact_strides(kernel):
-            blocks = f"{is_compact(kernel)} ? {kernel.name}_compact : {blocks}"
-        writer.line(f"launch({blocks}, arguments, {parallel});")
-        if kernel.integers:
+def _print_exported(writer: Writer, kernel: Kernel) -> None:
+    """What a call has to know: how the blocks are run, and which integers are not what they must be."""
+    blocks = f"{kernel.name}_blocks"
+    with writer.block(f"static void {kernel.name}_prepare(void **arguments, task *task)"):
+        for name in _asked_of_calls(kernel):
+            writer.line(f"const int64_t *const {name} = arguments[{kernel.inputs.index(name)}];")
+        chosen = f"{is_compact(kernel)} ? {kernel.name}_compact : {blocks}" if compact_strides(kernel) else blocks
+        writer.line(f"task->run = {chosen};")
+        writer.line(f"task->parallel = {_parallel(kernel)};")
+        writer.line(f"task->blocks = {blocks_of(kernel)};")
+    if kernel.integers:
+        with writer.block(f"static long {kernel.name}_refused(void **arguments)"):
+            for number, each in enumerate(kernel.integers, start=1):
+                buffer = kernel.buffer(each.buffer)
+                given = f"arguments[{kernel.inputs.index(each.buffer)}], {buffer.elements}, {each.least}, {each.rows}"
+                writer.line(f"if (first_outside_{buffer.dtype}({given})) return {number};")
             writer.line("return 0;")
+    refused = f"{kernel.name}_refused" if kernel.integers else "0"
+    writer.line(f"const kernel {kernel.name} = {{{kernel.name}_prepare, {refused}}};")
+
+
+def _asked_of_calls(kernel: Kernel) -> list[str]:
+    """The inputs that say of a call how blocks are run: how many slices there are, and the length and strides of inputs."""
+    slices = [] if kernel.slices is None else [kernel.slices.count]
+    return slices if kernel.growing is None else [*slices, kernel.growing.sizes]

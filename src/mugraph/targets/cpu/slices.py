@@ -14,7 +14,10 @@ _FEW = 7
 
 
 def blocks_of(kernel: Kernel) -> str:
-    """How many blocks have something to do: all, or those that begin before the last row, which are the first ones."""
+    """How many blocks have something to do: all, or those that begin before the last row, which are the first ones. Where blocks
+    begin at any row, rows are counted."""
+    if operands_by_row(kernel):
+        return _rows(kernel)
     slices, all_blocks = kernel.slices, math.prod(kernel.grid)
     if slices is None or slices.dim is None:
         return str(all_blocks)
@@ -24,13 +27,12 @@ def blocks_of(kernel: Kernel) -> str:
 
 
 def has_part(kernel: Kernel, part: float) -> str:
-    """Whether a call has more than this part of all rows, and more than one block can have: also where a kernel is entered, and
-    knows its operands by address alone."""
+    """Whether a call has more than this part of all rows, and more than one block can have."""
     slices = kernel.slices
     assert slices is not None
     all_rows = slices.extent if slices.dim is None else slices.step * kernel.grid[slices.dim]
     least = max(int(part * all_rows), _rows_together(kernel))
-    return "1" if least < slices.rows else f"{scaled(slices.rows, f'((const int64_t *){slices.count})[0]')} > {least}"
+    return "1" if least < slices.rows else f"{_rows(kernel)} > {least}"
 
 
 def _rows_together(kernel: Kernel) -> int:
@@ -53,12 +55,12 @@ def operands_by_row(kernel: Kernel) -> dict[str, int]:
     return {} if kernel.slices is None else dict(kernel.slices.apart)
 
 
-def rows_in_turn(writer: Writer, kernel: Kernel, parallel: str) -> str:
+def rows_in_turn(writer: Writer, kernel: Kernel) -> str:
     """The head of the loop over the rows that a thread runs, as many as any other, which is always in the first block."""
     assert kernel.slices is not None
-    writer.line("long first_row, last_row;")
-    writer.line(f"share({_rows(kernel)}, {parallel}, &first_row, &last_row);")
-    return f"for (long begin = first_row, block = 0; begin < last_row; begin += {kernel.slices.extent})"
+    writer.line("while (next_share(worker))")
+    rows = "long begin = worker->first, last_row = worker->last, block = 0"
+    return f"for ({rows}; begin < last_row; begin += {kernel.slices.extent})"
 
 
 def print_rows(writer: Writer, kernel: Kernel) -> None:

@@ -130,6 +130,7 @@ def _write_staged_copies(text: KernelText) -> None:
         with _each_copy(text, place):
             target = sum_of([text.base(place), *_row_terms(place, place), "at"])
             origin = sum_of([source.buffer, *index_terms(source.start), *_row_terms(source, place, "(long)"), "at"])
+            origin = _present(text, source, origin)
             text.line(f"{copy}({target}, {origin});")
 
 
@@ -139,7 +140,17 @@ def _write_thread_copies(text: KernelText, product: Matmul, panels: Panels) -> N
         copy = _copy(prefetched_bytes(text.kernel, whole, along, panels.depth if along == inner else whole.shape[along]))
         with _each_copy(text, place):
             source, target = _ends(text, factor, place, inner, panels.depth, at=["at"])
+            source = _present(text, factor, source)
             text.line(f"{copy}({target}, {source});")
+
+
+def _present(text: KernelText, tile: Tile, source: str) -> str:
+    """Where a copy of elements of one slice reads, and whether it does: zeros arrive of a tile whose memory ends before, and no
+    address in it is touched."""
+    if not (end := text.end(tile)):
+        return source
+    text.line(f"const {text.dtype(tile)}_t *const from = {source};")
+    return f"from < {end} ? from : {tile.buffer}, from < {end}"
 
 
 def _copy(line: int) -> str:
@@ -247,6 +258,9 @@ def _write_bulk_copies(text: KernelText, product: Matmul, panels: Panels) -> Non
         text.line(f"#pragma unroll {_UNROLLED_ROWS}")
         with text.block(f"for (int row = 0; row < {_rows(place)}; ++row)"):
             source, target = _ends(text, factor, place, inner, panels.depth)
+            if end := text.end(factor):  # bytes are counted, whatever they are
+                text.line(f"const {text.dtype(factor)}_t *const from = {source};")
+                source = f"from < {end} ? from : {factor.buffer}"
             text.line(f"bulk_copy({target}, {source}, {row_elements(place) * product.dtype.bytes}, count);")
 
 

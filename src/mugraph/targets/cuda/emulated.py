@@ -15,13 +15,14 @@ from mugraph.ir.graph import Graph
 from mugraph.lower import Launch
 from mugraph.lower.block_order import numbers_of
 from mugraph.lower.check import check
+from mugraph.lower.first_slices import Slices
 from mugraph.lower.tile_form import Buffer, Kernel
 from mugraph.lower.tile_form import Memory as Place
 from mugraph.lower.warp_groups import PLACE_BYTES
 from mugraph.targets.cuda.emulator import Array, Finding, emulate, prepare
 from mugraph.targets.cuda.machine import Cuda, launch_shape
 from mugraph.targets.cuda.nvrtc import SOURCE_NAME
-from mugraph.targets.emulator import Emulator, Memory
+from mugraph.targets.emulator import Emulator, Memory, launched_elements
 from mugraph.targets.machine import Functions
 
 _GAP = 4096
@@ -55,7 +56,14 @@ class EmulatedCuda(Emulator):
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises InvalidGraph where one breaks the lowered form's rules."""
-        launches = self.machine.lower(graph)
+        return self._checked(self.machine.lower(graph))
+
+    def lower_slices(self, graph: Graph, slices: Slices) -> dict[int, Launch]:
+        """The same of those that compute its first slices; raises UnsupportedOperator, too, as the machine does."""
+        return self._checked(self.machine.lower_slices(graph, slices))
+
+    def _checked(self, launches: dict[int, Launch]) -> dict[int, Launch]:
+        """The launches, each valid."""
         if self.apart:
             launches = {index: replace(launch, kernel=_apart(launch.kernel)) for index, launch in launches.items()}
         for launch in launches.values():
@@ -66,6 +74,10 @@ class EmulatedCuda(Emulator):
         """Functions that emulate the kernels."""
         return {kernel.name: partial(self._run, kernel, self.edit(sources[SOURCE_NAME])) for kernel in kernels}
 
+    def form(self, kernel: Kernel) -> Kernel:
+        """The kernel, which is lowered for its threads."""
+        return kernel
+
     def prepare(self, sources: Mapping[str, str]) -> None:
         """Build the emulator with the kernels; raises TargetUnavailable without g++, CompilationFailed when it rejects them."""
         prepare(self.edit(sources[SOURCE_NAME]))
@@ -74,19 +86,23 @@ class EmulatedCuda(Emulator):
         self, kernel: Kernel, sources: Mapping[str, str], memory: Sequence[Memory], blocks: Sequence[int], seconds: float
     ) -> int:
         """Emulate blocks."""
-        return self._emulate(kernel, self.edit(sources[SOURCE_NAME]), memory, numbers_of(kernel, blocks), seconds)
+        numbers = numbers_of(_launched(kernel, memory), blocks)
+        return self._emulate(kernel, self.edit(sources[SOURCE_NAME]), memory, numbers, seconds)
 
     def _run(self, kernel: Kernel, source: str, *addresses: int) -> None:
-        names = (*kernel.inputs, *kernel.outputs)
-        self._emulate(kernel, source, [_memory(kernel.buffer(name), at) for name, at in zip(names, addresses, strict=True)])
+        self._emulate(kernel, source, _memories(kernel, addresses))
 
     def _emulate(
         self, kernel: Kernel, source: str, arrays: Sequence[Array], blocks: Sequence[int] = (), seconds: float = math.inf
     ) -> int:
         operands = arrays[: len(kernel.inputs)], arrays[len(kernel.inputs) :]
         regions = {buffer.name: (buffer.offset, buffer.bytes) for buffer in kernel.buffers if buffer.memory is Place.SHARED}
+        ends = kernel.outputs if kernel.slices is None else kernel.slices.ends
+        partial = [number for number, name in enumerate(kernel.outputs) if name not in ends]
         shape = launch_shape(kernel)
-        shown = emulate(source, kernel.name, shape, *operands, self.seed, regions, blocks=blocks, seconds=seconds)
+        shown = emulate(
+            source, kernel.name, shape, *operands, self.seed, regions, blocks=blocks, seconds=seconds, partial=partial
+        )
         self.findings.extend(shown.findings)
         return shown.blocks
 
@@ -101,6 +117,25 @@ def _apart(kernel: Kernel) -> Kernel:
     return replace(kernel, buffers=tuple(replace(each, offset=offsets.get(each.name, each.offset)) for each in kernel.buffers))
 
 
-def _memory(buffer: Buffer, address: int) -> Array:
+def _launched(kernel: Kernel, arrays: Sequence[Array]) -> Kernel:
+    """The kernel with the grid of a launch on these operands."""
+    slices = kernel.slices
+    if slices is None or slices.dim is None:
+        return kernel
+    grid = [*kernel.grid]
+    grid[slices.dim] = slices.begun(int(arrays[kernel.inputs.index(slices.count)][0]), grid[slices.dim])
+    return replace(kernel, grid=tuple(grid))
+
+
+def _memories(kernel: Kernel, addresses: Sequence[int]) -> list[Array]:
+    """The operands at their addresses; a number of slices, which stands in the place of one, as such."""
+    elements, number = launched_elements(kernel, addresses), "" if kernel.slices is None else kernel.slices.count
+    return [
+        np.array([address], np.int64) if name == number else _memory(kernel.buffer(name), address, elements[name])
+        for name, address in zip(elements, addresses, strict=True)
+    ]
+
+
+def _memory(buffer: Buffer, address: int, elements: int) -> Array:
     kind = {1: ctypes.c_uint8, 2: ctypes.c_uint16}.get(buffer.dtype.bytes, ctypes.c_uint32)
-    return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(kind)), (buffer.elements,))
+    return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(kind)), (elements,))

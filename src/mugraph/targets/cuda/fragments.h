@@ -40,22 +40,26 @@ template <class T> INLINE void fragment_of_sums(unsigned (&part)[4], const float
 }
 
 /* From tiles that ldmatrix cannot read: any strides, any type, any memory. `corner` is the place of the fragment's first element;
-   `rows` and `depth` say how far the factor reaches from there. */
+   `rows` and `depth` say how far the factor reaches from there, `end` where its memory ends if that may be within it: what lies
+   there is 0. */
 
 /* Values k and k + 1 of a row as a pair of T; those at or beyond `depth` are 0. PLACES: Plain or Swizzle. With RUN = 2 they lie
-   together, aligned, and both or none are beyond. */
+   together, aligned, and both or none are beyond, and so with the end. */
 template <class T, class PLACES, int RUN, class S>
-INLINE void load_pair(unsigned *pair, const S *tile, long row, int step, int k, int depth)
+INLINE void load_pair(unsigned *pair, const S *tile, long row, int step, int k, int depth, const S *end)
 {
     float of_pair[2] = {};
     if constexpr (RUN == 2) {
-        if (k < depth)
-            load_run<S, 2>(of_pair, tile + PLACES::at(row + k));
+        const S *const from = tile + PLACES::at(row + k);
+        if (k < depth && (end == 0 || from < end))
+            load_run<S, 2>(of_pair, from);
     } else {
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-            if (k + i < depth)
-                of_pair[i] = to_float(tile[PLACES::at(row + (long)(k + i) * step)]);
+        for (int i = 0; i < 2; ++i) {
+            const S *const from = tile + PLACES::at(row + (long)(k + i) * step);
+            if (k + i < depth && (end == 0 || from < end))
+                of_pair[i] = to_float(*from);
+        }
     }
     if constexpr (pair_registers<T> == 2) {
         pair[0] = to_tf32(of_pair[0]);
@@ -68,25 +72,27 @@ INLINE void load_pair(unsigned *pair, const S *tile, long row, int step, int k, 
 /* Left factor, 16 rows by 16 values of k. Rows at or beyond `rows` repeat the last one: nothing of them is kept. */
 template <class T, class PLACES, int RUN, class S>
 INLINE void gather_left(
-    unsigned (&part)[4 * pair_registers<T>], const S *tile, long corner, int row_step, int step, int rows, int depth)
+    unsigned (&part)[4 * pair_registers<T>], const S *tile, long corner, int row_step, int step, int rows, int depth,
+    const S *end = 0)
 {
     constexpr int registers = pair_registers<T>;
     const int lane = threadIdx.x % 32, k = lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int row = min(lane / 4 + i % 2 * 8, rows - 1);
-        load_pair<T, PLACES, RUN>(part + registers * i, tile, corner + (long)row * row_step, step, k + i / 2 * 8, depth);
+        load_pair<T, PLACES, RUN>(part + registers * i, tile, corner + (long)row * row_step, step, k + i / 2 * 8, depth, end);
     }
 }
 
 /* Right factor, 16 values of k by 8 columns. */
 template <class T, class PLACES, int RUN, class S>
 INLINE void gather_right(
-    unsigned (&part)[2 * pair_registers<T>], const S *tile, long corner, int column_step, int step, int columns, int depth)
+    unsigned (&part)[2 * pair_registers<T>], const S *tile, long corner, int column_step, int step, int columns, int depth,
+    const S *end = 0)
 {
     constexpr int registers = pair_registers<T>;
     const int lane = threadIdx.x % 32, k = lane % 4 * 2, column = min(lane / 4, columns - 1);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-        load_pair<T, PLACES, RUN>(part + registers * i, tile, corner + (long)column * column_step, step, k + i * 8, depth);
+        load_pair<T, PLACES, RUN>(part + registers * i, tile, corner + (long)column * column_step, step, k + i * 8, depth, end);
 }

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from mugraph.ir.dtypes import DType
 from mugraph.lower.scalar_expressions import Constant
 from mugraph.lower.thread_mapping import LoopDim, Share, elementwise_share, reduction_share, result_loops
 from mugraph.lower.tile_form import Combine, Elementwise, Memory, Reduce, Tile
@@ -37,13 +36,18 @@ def print_elementwise(text: KernelText, statement: Elementwise) -> None:
             loads = [_load(text, f"x{n}", tile, n + 1, dims, run) for n, tile in enumerate(statement.sources)]
             address = _address(text, "target", statement.target, 0, dims)
             text.line(f"float y[{run}];")
+            steps = _steps(dims, 0)
             if statement.combine is not None:
-                text.line(f"load_run<{text.dtype(statement.target)}_t, {run}>(y, {address});")
+                text.load_run("y", statement.target, address, run, steps)
             with _each(text, run):
                 value = write_expression(text, statement.expression, loads)
                 combined = value if statement.combine is None else COMBINED[statement.combine].format("y[v]", value)
                 text.line(f"y[v] = {combined};")
-            _store(text, address, statement.target, dims[-1].strides[0], run)
+            if run == 1:
+                text.store(statement.target, address, "y[0]")
+            else:
+                assert dims[-1].strides[0] == 1
+                text.store_run(statement.target, address, "y", run, steps)
 
 
 def print_reduction(text: KernelText, statement: Reduce) -> None:
@@ -67,7 +71,7 @@ def print_reduction(text: KernelText, statement: Reduce) -> None:
                 text.line(f"{statement.target.buffer} = total;")
             else:
                 address = _address(text, "target", statement.target, 0, outer)
-                _store_total(text, share, statement, address, text.dtype(statement.target))
+                _store_total(text, share, statement, address)
 
 
 def print_results(text: KernelText, statement: Elementwise, reduction: Reduce) -> None:
@@ -82,7 +86,7 @@ def print_results(text: KernelText, statement: Elementwise, reduction: Reduce) -
         with _each_result(text, share, results):
             text.line(f"float total = {reduction.target.buffer};")
             address = _address(text, "target", target, 1, results)
-            _store_total(text, share, replace(reduction, accumulate=False), address, text.dtype(target))
+            _store_total(text, share, replace(reduction, target=target, accumulate=False), address)
 
 
 @contextmanager
@@ -95,14 +99,14 @@ def _each_result(text: KernelText, share: Share, outer: Sequence[LoopDim]) -> It
         yield
 
 
-def _store_total(text: KernelText, share: Share, reduction: Reduce, address: str, dtype: DType) -> None:
-    """Put together the totals of the lanes of a group, of which one stores the result."""
+def _store_total(text: KernelText, share: Share, reduction: Reduce, address: str) -> None:
+    """Put together the totals of the lanes of a group, of which one stores the result in the target."""
     combined, results = COMBINED[reduction.combine], math.prod(reduction.target.shape)
     for mask in _halvings(share.group):
         text.line(f"total = {combined.format('total', f'shfl_xor(total, {mask})')};")
     with text.block(f"if (wanted < {results}" + (f" && thread % {share.group} == 0)" if share.group > 1 else ")")):
-        total = combined.format(f"to_float(*({address}))", "total") if reduction.accumulate else "total"
-        text.line(f"*({address}) = from_float<{dtype}_t>({total});")
+        total = combined.format(text.loaded(reduction.target, address), "total") if reduction.accumulate else "total"
+        text.store(reduction.target, address, total)
 
 
 @contextmanager
@@ -161,24 +165,21 @@ def _address(text: KernelText, pointer: str, tile: Tile, tile_number: int, dims:
 
 def _load(text: KernelText, name: str, tile: Tile, tile_number: int, dims: Sequence[LoopDim], run: int) -> str:
     """Declare the elements of a run of a source (one where it repeats); the text of element v."""
-    address, dtype = _address(text, name, tile, tile_number, dims), text.dtype(tile)
+    address = _address(text, name, tile, tile_number, dims)
     if dims[-1].strides[tile_number] == 0 or run == 1:
-        text.line(f"const float e{name} = to_float(*({address}));")
+        text.line(f"const float e{name} = {text.loaded(tile, address)};")
         return f"e{name}"
     text.line(f"float e{name}[{run}];")
-    text.line(f"load_run<{dtype}_t, {run}>(e{name}, {address});")
+    text.load_run(f"e{name}", tile, address, run, _steps(dims, tile_number))
     return f"e{name}[v]"
+
+
+def _steps(dims: Sequence[LoopDim], tile_number: int) -> list[int]:
+    """How far apart runs begin in a tile, but for those along the last dimension, which follow each other."""
+    return [dim.strides[tile_number] for dim in dims[:-1]]
 
 
 def _each(text: KernelText, run: int) -> AbstractContextManager[None]:
     """A loop over the elements v of a run."""
     text.line("#pragma unroll")
     return text.block(f"for (int v = 0; v < {run}; ++v)")
-
-
-def _store(text: KernelText, address: str, target: Tile, stride: int, run: int) -> None:
-    if run == 1:
-        text.line(f"*({address}) = from_float<{text.dtype(target)}_t>(y[0]);")
-    else:
-        assert stride == 1
-        text.line(f"store_run<{text.dtype(target)}_t, {run}>({address}, y);")

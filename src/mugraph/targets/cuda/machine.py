@@ -12,6 +12,7 @@ from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower, with_shared_kernels
 from mugraph.lower.access_costs import block_traffic
 from mugraph.lower.device_layouts import with_device_layouts
+from mugraph.lower.first_slices import Slices, any_product, with_first_slices
 from mugraph.lower.fragments import on_matrix_units
 from mugraph.lower.lower import require_no_lookups
 from mugraph.lower.pipeline import stages
@@ -23,8 +24,9 @@ from mugraph.support.store import Store
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda import print_program
 from mugraph.targets.cuda.nvrtc import SOURCE_NAME, compile_cubin, compiler_version
+from mugraph.targets.cuda.slices import rows_of_maps
 from mugraph.targets.gpu import NvidiaGpu
-from mugraph.targets.launch import Launcher, LaunchShape
+from mugraph.targets.launch import Launcher, LaunchShape, SlicedLaunch
 from mugraph.targets.machine import LOWERED, Functions
 
 _NEVER = FusionRule("never", lambda link: False)
@@ -97,9 +99,24 @@ class Cuda(NvidiaGpu):
 
     def lower(self, graph: Graph) -> dict[int, Launch]:
         """The launches of a kernel graph, by node; raises ExceedsMemory where a block's tiles do not fit."""
-        launches = self._between_kernels(graph)
+        return self._finished(self._between_kernels(graph))
+
+    def _finished(self, launches: Mapping[int, Launch]) -> dict[int, Launch]:
+        """The launches with kernels behind all passes."""
         finished = {kernel: self._after_each_pass(kernel)[-1][1] for kernel in _kernels(launches)}
         return {index: replace(launch, kernel=finished[launch.kernel]) for index, launch in launches.items()}
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Kernels take the number of slices in the place of an address, which a launch brings along."""
+        return True
+
+    def lower_slices(self, graph: Graph, slices: Slices) -> dict[int, Launch]:
+        """The launches of a kernel graph that compute its first slices, as many as a call says.
+
+        Raises UnsupportedOperator where slices are not computed one by one, and ExceedsMemory as `lower` does.
+        """
+        return self._finished(self._between_kernels(graph, slices))
 
     def turns(self, kernel: Kernel) -> float:
         """Turns in which shared memory serves the accesses of a block of a lowered kernel, bank conflicts included."""
@@ -111,10 +128,13 @@ class Cuda(NvidiaGpu):
             for name, kernel in (LOWERED, lowered), *self._after_each_pass(lowered):
                 yield kernel.name, name, format_kernel(kernel)
 
-    def _between_kernels(self, graph: Graph) -> dict[int, Launch]:
-        """The launches with kernels as they are lowered for one thread, on device tensors in their layouts."""
+    def _between_kernels(self, graph: Graph, slices: Slices | None = None) -> dict[int, Launch]:
+        """The launches with kernels as they are lowered for one thread, on device tensors in their layouts; where there are
+        `slices`, these compute the first of them."""
         launches = lower(graph) if self.passes.thread_graphs else lower(graph, rules=(_NEVER,))
         require_no_lookups(launches)
+        if slices is not None:
+            launches = with_first_slices(graph, launches, slices, any_product)
         shared = with_shared_kernels(with_device_layouts(graph, launches) if self.passes.layouts else launches)
         return _chained(shared) if self.engines.early_launches and len(shared) > 1 else shared
 
@@ -152,4 +172,11 @@ def launch_shape(kernel: Kernel) -> LaunchShape:
         blocks *= count
     names = (*kernel.inputs, *kernel.outputs)
     maps = tuple((names.index(matrix.buffer), matrix) for matrix in tensor_maps(kernel))
-    return LaunchShape((blocks,), kernel.launched_threads, kernel.shared_bytes, maps, kernel.chained)
+    return LaunchShape(
+        (blocks,),
+        kernel.launched_threads,
+        kernel.shared_bytes,
+        maps,
+        kernel.chained,
+        SlicedLaunch.of(kernel, rows_of_maps(kernel)),
+    )

@@ -46,8 +46,7 @@ def write_batch_offsets(text: KernelText, matrices: Mapping[str, Tile], moved: M
 def write_result(text: KernelText, target: Tile, row: str, column: str, value: str, accumulate: bool) -> None:
     """Store one element of the target at `c`, or add to it."""
     element = text.element("c", target, ["c_batch", scaled(target.strides[-2], row), scaled(target.strides[-1], column)])
-    total = f"to_float(*({element})) + {value}" if accumulate else value
-    text.line(f"*({element}) = from_float<{text.dtype(target)}_t>({total});")
+    text.store(target, element, f"{text.loaded(target, element)} + {value}" if accumulate else value)
 
 
 FRAGMENT_PLACE = f"const int m = m0 + {ROWS} * i + lane / 4 + h / 2 * 8, n = n0 + {COLUMNS} * j + lane % 4 * 2 + h % 2;"

@@ -340,7 +340,11 @@ class _Work:
 
     def gather(self, function: str, part: str, tile: Tile, inner: int, where: str) -> None:
         """Registers of a factor that ldmatrix cannot read, whose k is dimension `inner`."""
-        run = run_along(tile, inner, PAIR)
+        run, end = run_along(tile, inner, PAIR), self.text.end(tile)
+        if end:
+            where = f"{where}, {end}"
+            others = (stride for dim, stride in enumerate(tile.strides) if dim != inner % tile.rank and tile.shape[dim] > 1)
+            run = run if self.text.lie_in_one_slice(tile, run, others) else 1
         self.text.line(f"{function}<{self.element}, {swizzle_type(tile)}, {run}>({part}, {where});")
 
     @property

@@ -1,13 +1,12 @@
 """The CUDA C++ of lowered kernels: plain text without includes, over the device functions of `interface.h`.
 
-Each kernel is one `extern "C"` function whose parameters are the device buffers, inputs first, each aligned to 16
-bytes, and then the tensor maps of some. Its grid is one-dimensional, the last dimension of the muGraph's grid varying fastest
-where blocks have no other order; shared memory is dynamic.
+Each kernel is one `extern "C"` function whose parameters are the device buffers, inputs first, each aligned to 16 bytes, and
+then the tensor maps of some; a number of slices is itself one of the inputs. Its grid is one-dimensional, the last dimension of
+the muGraph's grid varying fastest where blocks have no other order; shared memory is dynamic.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,11 +19,12 @@ from mugraph.lower.staging import arrival
 from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.tile_form import Bands, Elementwise, Kernel, Matmul, Memory, Reduce, Scan, Statement
 from mugraph.lower.touched_tiles import touches_registers
-from mugraph.targets.c_text import packaged_text
+from mugraph.targets.c_text import packaged_text, product_of
 from mugraph.targets.cuda.async_pipeline import MAP_NAME, write_arrival, write_ring
 from mugraph.targets.cuda.loops import print_elementwise, print_reduction, print_results
 from mugraph.targets.cuda.matrix_units import write_last_wait, write_matrix_product, write_sums_of_parts
 from mugraph.targets.cuda.register_accumulators import declare_held, print_held, print_row_reduction, print_rows
+from mugraph.targets.cuda.slices import print_blocks, print_ends, require_whole_copies
 from mugraph.targets.cuda.source import KernelText
 from mugraph.targets.cuda.vector_units import write_vector_product
 
@@ -47,6 +47,7 @@ def _print_kernel(kernel: Kernel) -> str:
     ):
         text.line("const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;")
         _print_coordinates(text)
+        print_ends(text)
         _print_memory(text)
         if kernel.chained:
             text.line("griddepcontrol_wait();")
@@ -66,6 +67,7 @@ def _print_kernel(kernel: Kernel) -> str:
 
 
 def _require_printable(kernel: Kernel) -> None:
+    require_whole_copies(kernel)
     for statement in kernel.statements:
         if isinstance(statement, Scan):
             raise UnsupportedOperator(
@@ -88,7 +90,11 @@ def _parameters(kernel: Kernel) -> str:
     the kernel waits for them.
     """
     promise = "" if kernel.chained else "__restrict__ "
-    inputs = (f"const {kernel.buffer(name).dtype}_t *{promise}{name}" for name in kernel.inputs)
+    count = "" if kernel.slices is None else kernel.slices.count
+    inputs = (
+        f"const long long {name}" if name == count else f"const {kernel.buffer(name).dtype}_t *{promise}{name}"
+        for name in kernel.inputs
+    )
     outputs = (f"{kernel.buffer(name).dtype}_t *__restrict__ {name}" for name in kernel.outputs)
     maps = (f"TENSOR_MAP {MAP_NAME}{number}" for number in range(len(tensor_maps(kernel))))
     return ", ".join((*inputs, *outputs, *maps))
@@ -96,25 +102,31 @@ def _parameters(kernel: Kernel) -> str:
 
 def _print_coordinates(text: KernelText) -> None:
     """The block's place in the grid, as `mugraph.lower.block_order.in_order` has it."""
-    grid, bands = text.kernel.grid, text.kernel.bands
+    counts, bands = print_blocks(text), text.kernel.bands
     if bands is not None:
-        _print_band(text, bands)
-    inner, number = 1, "blockIdx.x" if bands is None else "in_band / width"
-    for dim in reversed(range(len(grid))):
+        _print_band(text, bands, counts)
+    number = "blockIdx.x" if bands is None else "in_band / width"
+    behind: list[str] = []
+    """How many blocks there are along the dimensions behind that are counted already."""
+    for dim in reversed(range(len(counts))):
         if bands is not None and dim == bands.dim:
             place, number = "band + in_band % width", "blockIdx.x"
         else:
-            place = f"{number} / {inner} % {grid[dim]}"
+            place = f"{number} / {product_of(behind)} % {counts[dim]}"
         text.line(f"const long g{dim} = {place};")
-        inner *= grid[dim]
+        behind.append(counts[dim])
 
 
-def _print_band(text: KernelText, bands: Bands) -> None:
+def _print_band(text: KernelText, bands: Bands, counts: Sequence[str]) -> None:
     """Where the block's band begins and how wide it is, the last one as wide as is left, and the block's number in it."""
-    count, behind = text.kernel.grid[bands.dim], math.prod(text.kernel.grid[bands.dim + 1 :])
-    width = f"{count} - band < {bands.size} ? {count} - band : {bands.size}" if count % bands.size else str(bands.size)
-    text.line(f"const int inside = blockIdx.x % {count * behind}, band = inside / {bands.size * behind} * {bands.size};")
-    text.line(f"const int width = {width}, in_band = inside - band * {behind};")
+    count, behind = counts[bands.dim], counts[bands.dim + 1 :]
+    is_whole = count.isdigit() and int(count) % bands.size == 0
+    width = str(bands.size) if is_whole else f"{count} - band < {bands.size} ? {count} - band : {bands.size}"
+    size = str(bands.size)
+    text.line(
+        f"const int inside = blockIdx.x % {product_of([count, *behind])}, band = inside / {product_of([size, *behind])} * {size};"
+    )
+    text.line(f"const int width = {width}, in_band = inside - band * {product_of(behind)};")
 
 
 def _print_memory(text: KernelText) -> None:

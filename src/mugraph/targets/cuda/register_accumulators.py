@@ -187,33 +187,33 @@ class _Held:
                 guard = _row_guard(split, rows)
                 with text.block(f"if ({guard})" if guard else ""):
                     for number, tile in repeated.items():
-                        text.line(f"of_row{number}[i][r] = to_float(*({self.address(number, tile)}));")
+                        text.line(f"of_row{number}[i][r] = {text.loaded(tile, self.address(number, tile))};")
 
     def store(self, target: Tile, value: str, together: int) -> None:
         """Write element h of a fragment of the target, or, with the last of `together` neighbours, all of them at once."""
         if self.holds(target):
             self.text.line(f"{target.buffer}[i][j][h] = {value};")
             return
-        address, dtype = self.address(0, target), self.text.dtype(target)
+        address = self.address(0, target)
         if together == 1:
-            self.text.line(f"*({address}) = from_float<{dtype}_t>({value});")
+            self.text.store(target, address, value)
             return
         self.text.line(f"y[h % {together}] = {value};")
         with self.text.block(f"if (h % {together} == {together - 1})"):
-            self.text.line(f"store_run<{dtype}_t, {together}>({address} - {together - 1}, y);")
+            self.text.store_run(target, f"{address} - {together - 1}", "y", together, target.strides[:-1])
 
     def store_number(self, target: Tile, value: str, stores: str, combine: Combine | None) -> None:
         """Write the number of row i, r of the target, or combine it with the one that is there; in memory by the lane that
         `stores`, a condition."""
-        if self.in_memory(target):
-            address = self.address(0, target)
-            place, old = f"*({address})", f"to_float(*({address}))"
-            written = f"from_float<{self.text.dtype(target)}_t>({{}})"
-        else:
-            place = old = f"{target.buffer}[i][r]"
-            written, stores = "{}", ""
-        with self.text.block(f"if ({stores})" if stores else ""):
-            self.text.line(f"{place} = {written.format(value if combine is None else COMBINED[combine].format(old, value))};")
+        in_memory = self.in_memory(target)
+        address = self.address(0, target) if in_memory else ""
+        old = self.text.loaded(target, address) if in_memory else f"{target.buffer}[i][r]"
+        new = value if combine is None else COMBINED[combine].format(old, value)
+        with self.text.block(f"if ({stores})" if in_memory and stores else ""):
+            if in_memory:
+                self.text.store(target, address, new)
+            else:
+                self.text.line(f"{old} = {new};")
 
     def number(self, number: int, tile: Tile) -> str:
         """The text of the number of row i, r of a source."""
@@ -228,9 +228,9 @@ class _Held:
         if self.is_of_rows(tile):
             return f"of_row{number}[i][h / 2]"
         if not self.comes_in_pairs(tile):
-            return f"to_float(*({self.address(number, tile)}))"
-        self.text.line("if (h % 2 == 0)")
-        self.text.line(f"    load_run<{self.text.dtype(tile)}_t, 2>(pair{number}, {self.address(number, tile)});")
+            return self.text.loaded(tile, self.address(number, tile))
+        with self.text.block("if (h % 2 == 0)"):
+            self.text.load_run(f"pair{number}", tile, self.address(number, tile), 2, tile.strides[:-1])
         return f"pair{number}[h % 2]"
 
     def is_of_rows(self, tile: Tile) -> bool:

@@ -79,6 +79,35 @@ template <class T, int N> INLINE void store_run(T *to, const float (&from)[N])
     }
 }
 
+/* The same of an operand that has no elements from `end` on, whose own are 0 and are not stored. With WHOLE, a run lies before
+   `end` as a whole or not at all. */
+template <class T> INLINE float load_before(const T *from, const T *end) { return from < end ? to_float(*from) : 0.0f; }
+template <class T> INLINE void store_before(T *to, float value, const T *end)
+{
+    if (to < end)
+        *to = from_float<T>(value);
+}
+template <class T, int N, bool WHOLE> INLINE void load_run_before(float (&to)[N], const T *from, const T *end)
+{
+    if (WHOLE ? from < end : end - from >= N) {
+        load_run<T, N>(to, from);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            to[i] = WHOLE ? 0.0f : load_before(from + i, end);
+    }
+}
+template <class T, int N, bool WHOLE> INLINE void store_run_before(T *to, const float (&from)[N], const T *end)
+{
+    if (WHOLE ? to < end : end - to >= N) {
+        store_run<T, N>(to, from);
+    } else if constexpr (!WHOLE) {
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            store_before(to + i, from[i], end);
+    }
+}
+
 /* The templates of the operator table find these names first. */
 namespace kernels {
 INLINE float max(float x, float y) { return x > y || x != x ? x : y; }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +60,54 @@ class KernelText(Text):
             return "slot"
         count = slots(self.kernel) if any(staged.buffer == tile.buffer for staged in self.kernel.staged) else 1
         return tile.buffer if count == 1 else f"{tile.buffer} + l % {count} * {self.buffer(tile).elements // count}"
+
+    def end(self, tile: Tile) -> str:
+        """Where the memory of a tile's operand ends, if a launch may end it within the tile; else ""."""
+        return end_name(tile.buffer) if tile.buffer in self.ends else ""
+
+    @property
+    def ends(self) -> frozenset[str]:
+        """The operands whose memory may end within a block's tiles."""
+        slices = self.kernel.slices
+        return slices.ends if slices is not None and slices.is_ragged else frozenset()
+
+    def lie_in_one_slice(self, tile: Tile, run: int, steps: Iterable[int]) -> bool:
+        """Whether `run` elements that lie together are of one slice wherever they begin: `steps` apart from the tile's start."""
+        slices = self.kernel.slices
+        return slices is None or math.gcd(slices.elements(tile.buffer), *tile.start.parts, *steps) % run == 0
+
+    def loaded(self, tile: Tile, address: str) -> str:
+        """An element of a tile as a float; 0 where the memory ends before."""
+        end = self.end(tile)
+        return f"load_before({address}, {end})" if end else f"to_float(*({address}))"
+
+    def store(self, tile: Tile, address: str, value: str) -> None:
+        """Write an element of a tile, if its memory does not end before."""
+        if end := self.end(tile):
+            self.line(f"store_before({address}, {value}, {end});")
+        else:
+            self.line(f"*({address}) = from_float<{self.dtype(tile)}_t>({value});")
+
+    def load_run(self, into: str, tile: Tile, address: str, run: int, steps: Iterable[int]) -> None:
+        """Load elements of a tile that lie together, the first of them `steps` apart from its start; 0 for what has no memory."""
+        self.line(f"{self._of_run('load_run', tile, run, steps)}({into}, {address}{self._up_to(tile)});")
+
+    def store_run(self, tile: Tile, address: str, values: str, run: int, steps: Iterable[int]) -> None:
+        """Write elements of a tile that lie together, those that have memory."""
+        self.line(f"{self._of_run('store_run', tile, run, steps)}({address}, {values}{self._up_to(tile)});")
+
+    def _of_run(self, function: str, tile: Tile, run: int, steps: Iterable[int]) -> str:
+        if not self.end(tile):
+            return f"{function}<{self.dtype(tile)}_t, {run}>"
+        return f"{function}_before<{self.dtype(tile)}_t, {run}, {str(self.lie_in_one_slice(tile, run, steps)).lower()}>"
+
+    def _up_to(self, tile: Tile) -> str:
+        return f", {end}" if (end := self.end(tile)) else ""
+
+
+def end_name(buffer: str) -> str:
+    """What the pointer is called that stands where an operand's memory ends."""
+    return f"{buffer}_end"
 
 
 def takes_quotients(kernel: Kernel) -> bool:

@@ -87,14 +87,16 @@ class _Work:
 
     def load(self, name: str, pointer: str, tile: Tile, inner: int, terms: list[str], run: int) -> None:
         """Declare the elements of a factor from `k` on."""
-        text, step, dtype = self.text, tile.strides[inner], self.text.dtype(tile)
+        text, step = self.text, tile.strides[inner]
         text.line(f"float {name}[{run}];")
         if run_along_k(tile, inner) == run:
-            text.line(f"load_run<{dtype}_t, {run}>({name}, {text.element(pointer, tile, [*terms, scaled(step, 'k')])});")
+            others = [stride for dim, stride in enumerate(tile.strides) if dim != inner % tile.rank and tile.shape[dim] > 1]
+            text.load_run(name, tile, text.element(pointer, tile, [*terms, scaled(step, "k")]), run, others)
         else:
+            element = text.element(pointer, tile, [*terms, scaled(step, "(k + v)")])
             text.line("#pragma unroll")
             text.line(f"for (int v = 0; v < {run}; ++v)")
-            text.line(f"    {name}[v] = to_float(*({text.element(pointer, tile, [*terms, scaled(step, '(k + v)')])}));")
+            text.line(f"    {name}[v] = {text.loaded(tile, element)};")
 
     def store(self, sum_: str) -> None:
         """Write the sums that lie inside the target."""

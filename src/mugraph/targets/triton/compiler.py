@@ -157,9 +157,12 @@ def compile_kernel(kernel: TileKernel, source: str, architecture: str, shared_by
     if triton.knobs.runtime.interpret:
         raise TargetUnavailable("Triton compiles nothing while TRITON_INTERPRET is set; unset it, and set it to run the file")
     gpu_target, kind = _target(architecture, kernel.units)
-    types = ((parameter.pointer, parameter.tensor.dtype) for parameter in kernel.parameters)
-    signature = {pointer: f"*{_OTHER_NAMES.get(dtype, str(dtype))}" for pointer, dtype in types}
-    attributes = {(position,): _attributes(parameter, gpu_target.backend) for position, parameter in enumerate(kernel.parameters)}
+    signature = {parameter.argument: _type_of(parameter) for parameter in kernel.parameters}
+    attributes = {
+        (position,): _attributes(parameter, gpu_target.backend)
+        for position, parameter in enumerate(kernel.parameters)
+        if not parameter.is_number
+    }
     options = {"num_warps": kernel.warps, "enable_fp_fusion": kernel.fuses}
     try:
         with _compiling, kept_by_hash():  # Triton's caches are not made for threads
@@ -196,6 +199,12 @@ def _target(architecture: str, units: Units) -> tuple[Any, type[NvidiaKernel | A
     if architecture in AMD:
         return GPUTarget("hip", architecture, units.lanes), AmdKernel
     return GPUTarget("cuda", int(architecture.removeprefix("sm_")), units.lanes), NvidiaKernel
+
+
+def _type_of(parameter: Parameter) -> str:
+    """What Triton calls the type of an argument; of a number the lower half of the 64 bits that a launch has is taken."""
+    dtype = parameter.tensor.dtype
+    return "i32" if parameter.is_number else f"*{_OTHER_NAMES.get(dtype, str(dtype))}"
 
 
 def _attributes(parameter: Parameter, backend: str) -> list[Sequence[object]]:

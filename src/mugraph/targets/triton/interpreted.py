@@ -22,7 +22,9 @@ import numpy as np
 from mugraph.errors import CompilationFailed, TargetUnavailable
 from mugraph.ir.dtypes import DType, round_to
 from mugraph.ir.graph import Graph
-from mugraph.targets.emulator import POISON, Emulator, Memory, places_apart
+from mugraph.lower.first_slices import Slices
+from mugraph.lower.tile_form import Kernel
+from mugraph.targets.emulator import POISON, Emulator, Memory, launched_elements, places_apart
 from mugraph.targets.machine import Functions
 from mugraph.targets.triton import TileKernel, TileLaunch
 from mugraph.targets.triton.machine import SOURCE_NAME, TritonMachine
@@ -61,9 +63,17 @@ class InterpretedTriton(Emulator):
         """The launches of a kernel graph, by node."""
         return self.machine.lower(graph)
 
+    def lower_slices(self, graph: Graph, slices: Slices) -> dict[int, TileLaunch]:
+        """The launches of a kernel graph that compute its first slices, as the machine makes them."""
+        return self.machine.lower_slices(graph, slices)
+
     def load(self, kernels: Sequence[TileKernel], sources: Mapping[str, str], cache_directory: Path | None) -> Functions:
         """Functions that interpret the kernels."""
         return {kernel.name: partial(self._run, kernel, self.edit(sources[SOURCE_NAME])) for kernel in kernels}
+
+    def form(self, kernel: TileKernel) -> Kernel:
+        """What the kernel is printed of."""
+        return kernel.form
 
     def runs_as(self, dtype: DType) -> DType:
         """Tensors of bf16 are taken in fp32, and the text with its name for bf16 replaced."""
@@ -81,7 +91,7 @@ class InterpretedTriton(Emulator):
         return self._interpret(kernel, source, [array.view(np.uint8) for array in memory], blocks, seconds)
 
     def _run(self, kernel: TileKernel, source: str, *addresses: int) -> None:
-        places = [bytes_at(address, p.tensor.bytes) for p, address in zip(kernel.parameters, addresses, strict=True)]
+        places = _places(kernel, addresses)
         as_bf16 = [parameter.tensor.dtype is DType.BF16 for parameter in kernel.parameters]
         wide = [_widened(place) if narrow else place for place, narrow in zip(places, as_bf16, strict=True)]
         self._interpret(kernel, source, wide)
@@ -100,6 +110,8 @@ class InterpretedTriton(Emulator):
         types = [self.runs_as(parameter.tensor.dtype) for parameter in kernel.parameters]
         source = _BF16.sub(ELEMENT_TYPES[self.runs_as(DType.BF16)], source)
         offsets, top = places_apart([array.size for array in places])
+        sliced = kernel.sliced
+        in_all = kernel.blocks if sliced is None else sliced.begun(int(places[sliced.operand].view(np.int64)[0]))
         inputs = len(kernel.inputs)
         with tempfile.NamedTemporaryFile(prefix="mugraph-") as file:
             memory = np.memmap(file.name, np.uint8, "w+", shape=(top,))
@@ -107,7 +119,8 @@ class InterpretedTriton(Emulator):
             for number, (offset, array) in enumerate(zip(offsets, places, strict=True)):
                 memory[offset : offset + array.size] = array if number < inputs else POISON
                 memory[offset + array.size : [*offsets, top][number + 1]] = POISON
-            ran = _interpreter().run(kernel, source, file.name, offsets, types, blocks, seconds)
+            elements = [array.size // dtype.bytes for array, dtype in zip(places, types, strict=True)]
+            ran = _interpreter().run(kernel, source, file.name, offsets, elements, types, in_all, blocks, seconds)
             untouched = bool((memory[: offsets[0]] == POISON).all())
             for number, (offset, array) in enumerate(zip(offsets, places, strict=True)):
                 after = memory[offset : offset + array.size]
@@ -119,6 +132,17 @@ class InterpretedTriton(Emulator):
         if not untouched:
             self.findings.append(f"{kernel.name} writes outside of its outputs")
         return ran
+
+
+def _places(kernel: TileKernel, addresses: Sequence[int]) -> list[_Bytes]:
+    """The operands at their addresses; a number of slices, which stands in the place of one, as such."""
+    elements = launched_elements(kernel.form, addresses)
+    return [
+        np.array([address], np.int64).view(np.uint8)
+        if parameter.is_number
+        else bytes_at(address, count * parameter.tensor.dtype.bytes)
+        for parameter, address, count in zip(kernel.parameters, addresses, elements.values(), strict=True)
+    ]
 
 
 def bytes_at(address: int, size: int) -> _Bytes:
@@ -171,20 +195,21 @@ class _Interpreter:
         source: str,
         file: str,
         offsets: Sequence[int],
+        elements: Sequence[int],
         types: Sequence[DType],
+        blocks_in_all: int,
         blocks: Sequence[int] | None,
         seconds: float | None,
     ) -> int:
         """Launch a kernel on the bytes of a file, and return of how many blocks; raises CompilationFailed with what is wrong with
         the kernel, TargetUnavailable where the process ends."""
-        tensors = [
-            (offset, parameter.tensor.shape, dtype.torch_name)
-            for offset, parameter, dtype in zip(offsets, kernel.parameters, types, strict=True)
-        ]
+        number = next((place for place, parameter in enumerate(kernel.parameters) if parameter.is_number), None)
+        tensors = [(offset, count, dtype.torch_name) for offset, count, dtype in zip(offsets, elements, types, strict=True)]
         request = {
             "source": source,
             "kernel": kernel.name,
-            "blocks": kernel.blocks,
+            "blocks": blocks_in_all,
+            "number": number,
             "chosen": None if blocks is None else list(blocks),
             "seconds": seconds,
             "warps": kernel.warps,

@@ -16,11 +16,13 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph, Tensor, Value
 from mugraph.ir.liveness import peak_bytes
+from mugraph.lower.first_slices import Slices, any_product, with_first_slices
 from mugraph.lower.lower import DimensionOrder, Launch, grouped, launches, require_no_lookups
 from mugraph.lower.packing import Packing
 from mugraph.lower.pipeline import tile_stages
 from mugraph.lower.thread_graphs import CHAINS
 from mugraph.lower.tile_form import Kernel, Tile
+from mugraph.targets.launch import SlicedLaunch
 from mugraph.targets.machine import LOWERED
 from mugraph.targets.triton.units import NVIDIA, Units
 
@@ -28,7 +30,21 @@ _WARPS = (4, 8, 16)
 _TILE_REGISTERS = 80
 """Registers of a thread that may hold elements of tiles; the others hold addresses and partial results."""
 _LARGEST_OFFSET = 2**31 - 1
-_WORDS = {"tl", "torch", "triton", "workspace", "stages", "tuned", "part", "largest", "raised", "old_factor", "new_factor"}
+_WORDS = {
+    "tl",
+    "torch",
+    "triton",
+    "workspace",
+    "blocks",
+    "held",
+    "stages",
+    "tuned",
+    "part",
+    "largest",
+    "raised",
+    "old_factor",
+    "new_factor",
+}
 """Modules, and variables of the text that are numbered as tiles are."""
 _NUMBERED = re.compile(r"[gimt]\d.*|kernel_\d+", re.ASCII)
 """Coordinates, ranges, masks, results and kernels."""
@@ -41,11 +57,13 @@ class Parameter:
     name: str
     tensor: Tensor
     value: Value
+    is_number: bool = False
+    """Whether the kernel takes its one number, and no pointer to it."""
 
     @property
-    def pointer(self) -> str:
-        """The name of the kernel's argument."""
-        return f"{self.name}_ptr"
+    def argument(self) -> str:
+        """The name of the kernel's argument: a pointer, or the number."""
+        return self.name if self.is_number else f"{self.name}_ptr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,11 @@ class TileKernel:
         """Blocks of its grid, which are numbered along one dimension, the last of the grid's first."""
         return math.prod(self.form.grid)
 
+    @property
+    def sliced(self) -> SlicedLaunch | None:
+        """What of a launch the number of slices decides; None of a kernel that computes all of its own."""
+        return SlicedLaunch.of(self.form)
+
 
 @dataclass(frozen=True, slots=True)
 class TileLaunch:
@@ -108,18 +131,21 @@ class TileLaunch:
         return {}
 
 
-def tile_launches(graph: Graph, units: Units = NVIDIA) -> dict[int, TileLaunch]:
+def tile_launches(graph: Graph, units: Units = NVIDIA, slices: Slices | None = None) -> dict[int, TileLaunch]:
     """The launch of every graph-defined node of a kernel graph, by node: kernels in the tile form after all of `TILE_PASSES`, for
-    a GPU with `units`.
+    a GPU with `units`. Where there are `slices`, they compute the first of these, as many as a call says.
 
     Elementwise chains are fused into thread graphs. Reductions stand beside them: Triton's compiler decides by itself what it
     keeps in registers on the way to one.
 
-    Raises UnsupportedOperator for fp64 tensors and for those whose elements 32 bits cannot count, and for lookups.
+    Raises UnsupportedOperator for fp64 tensors and for those whose elements 32 bits cannot count, for lookups, and where slices
+    are not computed one by one.
     """
     graph = grouped(graph, CHAINS)
     names, lowered = value_names(graph), launches(graph)
     require_no_lookups(lowered)
+    if slices is not None:
+        lowered = with_first_slices(graph, lowered, slices, any_product)
     return {index: _tile_launch(graph, names, index, launch, units) for index, launch in lowered.items()}
 
 
@@ -131,8 +157,13 @@ def explained(graph: Graph) -> Iterator[tuple[str, str, Kernel]]:
 
 
 def _tile_launch(graph: Graph, names: Mapping[Value, str], index: int, launch: Launch, units: Units) -> TileLaunch:
+    count = None if launch.kernel.slices is None else launch.kernel.inputs.index(launch.kernel.slices.count)
     inputs, outputs = (
-        tuple(Parameter(names[value], graph.tensor(value), value) for value in group) for group in (launch.inputs, launch.outputs)
+        tuple(
+            Parameter(names[value], graph.tensor(value), value, group is launch.inputs and number == count)
+            for number, value in enumerate(group)
+        )
+        for group in (launch.inputs, launch.outputs)
     )
     for parameter in (*inputs, *outputs):
         _require_supported(parameter)

@@ -13,6 +13,7 @@ from mugraph.devices import device_for
 from mugraph.devices.device import any_gpu
 from mugraph.errors import TargetUnavailable, UnsupportedOperator
 from mugraph.ir.graph import Graph
+from mugraph.lower.first_slices import Slices
 from mugraph.lower.tile_text import format_kernel
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.gpu import NvidiaGpu, TorchGpu
@@ -66,14 +67,29 @@ class TritonMachine(TorchGpu, ABC):
         """This host, with factors rounded as `tl.dot` gets them."""
         return Cpu(matrix_units=self.units.rounds_factors)
 
+    @property
+    def takes_numbers(self) -> bool:
+        """Kernels take the number of slices in the place of an address, which a launch brings along."""
+        return True
+
+    def lower_slices(self, graph: Graph, slices: Slices) -> dict[int, TileLaunch]:
+        """The launches of a kernel graph that compute its first slices, as many as a call says.
+
+        Raises UnsupportedOperator where slices are not computed one by one, and as `lower` does.
+        """
+        return self._launches(graph, slices)
+
     def lower(self, graph: Graph) -> dict[int, TileLaunch]:
         """The launches of a kernel graph, by node; raises UnsupportedOperator for inputs of a type that Triton does not read."""
+        return self._launches(graph)
+
+    def _launches(self, graph: Graph, slices: Slices | None = None) -> dict[int, TileLaunch]:
         for node in graph.inputs():
             if node.output.dtype in self.units.unread:
                 raise UnsupportedOperator(
                     f"Triton reads no {node.output.dtype} on {self.architecture} (input {node['name']}); use target='cuda:...'"
                 )
-        return tile_launches(graph, self.units)
+        return tile_launches(graph, self.units, slices)
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
         """Each kernel after each pass; it is printed from the last form, as passes over threads and memory are Triton's own."""
@@ -146,5 +162,5 @@ class TritonOnAmd(TritonMachine):
 def launcher(compiled: NvidiaKernel, kernel: TileKernel) -> Launcher:
     """How a compiled kernel is launched: as those of the CUDA target are, since what Triton loads is bound to the GPU that was
     current at its first call, and its launches take longer."""
-    shape = LaunchShape((kernel.blocks,), compiled.threads, compiled.shared_bytes)
+    shape = LaunchShape((kernel.blocks,), compiled.threads, compiled.shared_bytes, sliced=kernel.sliced)
     return Launcher(compiled.cubin, compiled.name, shape, scratch=compiled.parameters - len(kernel.parameters))

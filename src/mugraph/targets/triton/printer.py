@@ -18,10 +18,12 @@ from mugraph.lower.phases import Phase
 from mugraph.lower.scalar_expressions import MAXIMUM, Apply, Constant, Expression, Source
 from mugraph.lower.tile_form import Combine, Elementwise, Kernel, Load, Matmul, Reduce, Scan, Statement, Tile
 from mugraph.lower.tiles import permuted
+from mugraph.targets.c_text import product_of
 from mugraph.targets.triton.expressions import APPROXIMATE_EXPONENTIAL, TRITON_MAXIMUM, number, scalar, unwrapped
 from mugraph.targets.triton.kernel import Parameter, TileKernel
 from mugraph.targets.triton.kernel_text import KernelText, TensorName
 from mugraph.targets.triton.products import Products, padding_for
+from mugraph.targets.triton.slices import block_counts, held_rows, in_memory
 from mugraph.targets.triton.tensors import (
     ELEMENT_TYPES,
     TileText,
@@ -110,13 +112,19 @@ class _KernelPrinter:
         if stages is not None:
             count = STAGES if kernel.tuned else stages
             body = [f"for step in tl.range({self.form.loop}, num_stages={count}):", *(f"    {line}" for line in body)]
-        arguments = ", ".join(parameter.pointer for parameter in kernel.parameters)
+        arguments = ", ".join(parameter.argument for parameter in kernel.parameters)
         before_definition = ["@triton.jit"]
         if kernel.tuned:
             before_definition = [*decorator(kernel.warps, stages, kernel.units), *before_definition]
             arguments += f", {STAGES}: tl.constexpr" * (stages is not None)
-        lines = [f'"""{_summary(kernel)}"""', *_coordinates(self.form), *self.text.ranges(), *before, *body, *after]
+        begun = [*_coordinates(self.form, self.count), *held_rows(self.form, self.count)]
+        lines = [f'"""{_summary(kernel)}"""', *begun, *self.text.ranges(), *before, *body, *after]
         return [*before_definition, f"def {kernel.name}({arguments}):", *(f"    {line}" for line in lines)]
+
+    @property
+    def count(self) -> str:
+        """The name of the number of slices, where that is an argument."""
+        return next((parameter.name for parameter in self.parameters.values() if parameter.is_number), "")
 
     def stages(self, units: Units) -> int:
         """Stages of the loop's software pipeline: as many as its loads leave room for in shared memory."""
@@ -135,27 +143,31 @@ class _KernelPrinter:
 
     def loaded(self, load: Load, readers: Sequence[Statement]) -> TileText:
         tensor, shape = self.parameters[load.tile.buffer], load.tile.shape
-        elements, dtype = self.text.mask(shape), tensor.tensor.dtype
+        elements, dtype = self.mask(load.tile), tensor.tensor.dtype
         guard = f", mask={elements}, other=0.0" if elements else ""
         is_factor = all(isinstance(reader, Matmul) for reader in readers)
         narrow = dtype if dtype is not DType.FP32 and is_factor else None
         widened = "" if dtype is DType.FP32 or narrow else ".to(tl.float32)"
         if load.phase is Phase.BODY:
             self.loaded_bytes += math.prod(self.text.padding.held(shape)) * dtype.bytes
-        text = f"tl.load({self.text.address(load.tile, tensor.pointer)}{guard}){widened}"
+        text = f"tl.load({self.text.address(load.tile, tensor.argument)}{guard}){widened}"
         tile = self.text.define(load.phase, f"{tensor.name}_{load.node}", text, shape)
         return replace(tile, narrow=narrow, exact=dtype, zero_padded=True)
 
     def store(self, tile: Tile, value: TileText) -> None:
         """Write an output, at the end of the kernel: stores would keep loads behind them from being moved ahead."""
         result = self.parameters[tile.buffer]
-        elements, dtype = self.text.mask(tile.shape), result.tensor.dtype
+        elements, dtype = self.mask(tile), result.tensor.dtype
         guard = f", mask={elements}" if elements else ""
         text = value.text if value.narrow is dtype else value.wide
         narrowed = "" if dtype in (DType.FP32, value.narrow) else f".to(tl.{ELEMENT_TYPES[dtype]})"
         narrowed = " != 0.0" if dtype is DType.BOOL else narrowed
-        line = f"tl.store({self.text.address(tile, result.pointer)}, {text}{narrowed}{guard})  # {list(tile.shape)}"
+        line = f"tl.store({self.text.address(tile, result.argument)}, {text}{narrowed}{guard})  # {list(tile.shape)}"
         self.stores.setdefault(tile.buffer, []).append(line)
+
+    def mask(self, tile: Tile) -> str:
+        """What is true of the elements of a window of device memory that are no padding, and for which there is memory."""
+        return " & ".join(filter(None, (self.text.mask(tile.shape), in_memory(self.form, tile, self.text, self.count))))
 
     # sources of statements -------------------------------------------------------------------------------------------
 
@@ -383,15 +395,16 @@ def _summary(kernel: TileKernel) -> str:
     return f"{results} from {operands}: {grid}" + (f", {kernel.form.loop} iterations each." if kernel.form.loop > 1 else ".")
 
 
-def _coordinates(form: Kernel) -> list[str]:
-    """The block's coordinates in the grid."""
-    lines, inner = [], 1
+def _coordinates(form: Kernel, number: str) -> list[str]:
+    """The block's coordinates in the grid, whose size depends on the number of slices where that is an argument."""
+    counts, declared = block_counts(form, number)
+    lines: list[str] = []
+    behind: list[str] = []
     cut = [dim for dim, count in enumerate(form.grid) if count > 1]
     for dim in reversed(cut):
-        block = "block" if inner == 1 else f"block // {inner}"
-        count = form.grid[dim]
-        lines.append(f"g{dim} = {block}" + (f" % {count}" if dim != cut[0] else ""))
-        inner *= count
+        block = f"block // {product_of(behind)}" if behind else "block"
+        lines.append(f"g{dim} = {block}" + (f" % {counts[dim]}" if dim != cut[0] else ""))
+        behind.append(counts[dim])
     if len(cut) == 1:
         return [f"g{cut[0]} = tl.program_id(0)"]
-    return ["block = tl.program_id(0)", *reversed(lines)] if cut else []
+    return ["block = tl.program_id(0)", *declared, *reversed(lines)] if cut else []

@@ -28,10 +28,13 @@ Run this file on a machine with a GPU, or anywhere in Triton's interpreter: TRIT
 A tile of [1, 12, 64] is a tensor of [16, 64]: dimensions of size 1 are left out, others padded to powers of two.
 """
 
+'''
+
+_IMPORTS = """\
 import torch
 import triton
 import triton.language as tl
-'''
+"""
 
 _MAIN = """\
 if __name__ == "__main__":
@@ -42,12 +45,17 @@ if __name__ == "__main__":
 
 
 def print_program(kernels: Sequence[TileKernel], name: str) -> str:
-    """The text of the file `name` for all kernels of one kernel graph; raises UnsupportedOperator for what Triton cannot say."""
+    """The text of the file `name` for all kernels of one kernel graph; raises UnsupportedOperator for what Triton cannot say.
+
+    Of kernels that compute a number of slices it is the kernels alone.
+    """
     graph = kernels[0].program
     definitions = ["\n".join(kernel_lines(kernel)) + "\n" for kernel in kernels]
+    if any(kernel.form.slices is not None for kernel in kernels):
+        return "\n\n".join([_IMPORTS, *_helpers(definitions), *definitions])
     run = "\n".join(host_lines(graph, {kernel.index: kernel for kernel in kernels})) + "\n"
     helpers = _helpers([*definitions, run])
-    return "\n\n".join([_HEADER.format(name=name), *helpers, *definitions, run, _inputs(graph), _MAIN])
+    return "\n\n".join([_HEADER.format(name=name) + _IMPORTS, *helpers, *definitions, run, _inputs(graph), _MAIN])
 
 
 def _helpers(bodies: Sequence[str]) -> list[str]:

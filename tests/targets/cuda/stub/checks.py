@@ -35,7 +35,7 @@ from mugraph.targets.cuda.nvrtc import Cubin
 from mugraph.targets.launch import Launcher, LaunchShape, LoadedKernel
 from mugraph.targets.machine import machine_for
 from targets.cuda.stub import torch_side
-from targets.cuda.stub.programs import DIVIDED, GRAPHS, SHAPE, TARGET, built
+from targets.cuda.stub.programs import DIVIDED, GRAPHS, SHAPE, TARGET, built, first_slices
 from targets.cuda.stub.torch_side import DRIVER, at_offset, on
 
 FOLDER = Path(os.environ["STUB_KERNELS"])
@@ -462,6 +462,46 @@ def test_threads_and_streams_have_tensor_maps_of_their_own() -> None:
     assert len(launches()) == 20 * len(pairs)
     for launch in launches():
         assert [words[0] for words in encoded(launch)] == launch.operands[:2]
+
+
+def test_the_number_of_slices_goes_with_each_launch_and_decides_about_its_grid() -> None:
+    kernels, w = first_slices("rows"), on(1, torch.randn(48, 80))
+    DRIVER.stub_operands(4)
+    runs = {count: kernels.at(count) for count in (1, 8, 9, 24)}
+    expected = []
+    for count in (1, 8, 9, 9, 24, 1):
+        x = on(1, torch.randn(count, 48))
+        for made in (runs[count](x, w), kernels(x, w)):
+            assert (made[0].shape, made[0].device) == ((count, 80), torch.device("cuda", 1))
+            expected.append(([-(-count // 8), 1, 1], [x.data_ptr(), w.data_ptr(), count, made[0].data_ptr()]))
+    assert [([*launch.grid], launch.operands[:4]) for launch in launches()] == expected
+    assert DRIVER.stub_loads() <= 1, "nothing is compiled or loaded for a size"
+
+
+def test_tensor_maps_end_with_the_slices_of_a_call() -> None:
+    kernels, w = first_slices("boxes"), on(0, torch.randn(512, 256).half())
+    DRIVER.stub_operands(4)
+    DRIVER.stub_maps(2)
+    x = on(0, torch.randn(16, 512).half())
+    for count in (16, 5, 5, 16):
+        kernels(x[:count], w)
+    assert [[words[3] for words in encoded(launch)] for launch in launches()] == [[16, 512], [5, 512], [5, 512], [16, 512]]
+    assert DRIVER.stub_encodings() == 3, "one for each number of rows, and one of w"
+
+
+@pytest.mark.parametrize("count", [1, 24])
+def test_the_host_has_a_budget_for_slices(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for kernels of one size, one of which takes 180."""
+    made = on(0, torch.empty(count, 80))
+    guards: Any = torch._C._dynamo.guards
+    monkeypatch.setattr(guards, "_empty_strided_cuda", lambda shape, strides, dtype: made)
+    run, x, w = first_slices("rows").at(count), on(0, torch.randn(count, 48)), on(0, torch.randn(48, 80))
+    DRIVER.stub_records(0)
+    run(x, w)
+    run(x, w)
+    seconds, unit = best(lambda: run(x, w)), calibration()
+    print(f"{count} slices: {1e6 * seconds:.2f} us of the host, {seconds / unit:.0f} calls of a function")
+    assert seconds < 270 * unit
 
 
 @pytest.mark.parametrize("offset", [0, 1])

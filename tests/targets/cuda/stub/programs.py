@@ -13,7 +13,9 @@ from lower.test_tensor_maps import product
 from mugraph.devices import Engines
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.runtime import Executable
+from mugraph.sizes.sliced_kernels import SlicedKernels
 from mugraph.targets.cuda.machine import Cuda
+from sizes.test_sliced_kernels import norm_linear
 
 TARGET = "cuda:sm_90"
 SHAPE = (64, 256)
@@ -44,6 +46,9 @@ ENGINES = {
 """Of those graphs that use more units than the device's description says."""
 
 
+SLICED = {"rows": norm_linear(24, (3, 1)), "boxes": GRAPHS["boxes"]}
+"""Graphs of which kernels compute the first slices, which lie in the first dimension of their first input."""
+
 DIVIDED = "divided"
 """A folder with the saved result for a function that PyTorch runs a part of."""
 
@@ -56,6 +61,12 @@ def save_divided(folder: Path) -> None:
     """Save the result, whose machine code is kept in the cache that the process on the stub has, too."""
     inputs = torch.randn(SHAPE), torch.randn(SHAPE[1])
     mugraph.superoptimize(divided, inputs, TARGET, 20, profile=False, cache="off").save(folder / DIVIDED)
+
+
+def first_slices(name: str) -> SlicedKernels:
+    """Kernels for the first slices, whose machine code is kept in the cache that the process on the stub has, too."""
+    graph, machine = SLICED[name], replace(Cuda.of(TARGET), engines=ENGINES.get(name, Engines()))
+    return SlicedKernels(Executable(graph, machine), (0, None), (0,), graph.inputs()[0].output.shape[0])
 
 
 def built(name: str, folder: Path) -> Executable:

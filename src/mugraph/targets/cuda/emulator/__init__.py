@@ -12,7 +12,7 @@ import ctypes
 import math
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +42,9 @@ _MOST_THREADS = 1024
 _MOST_SHARED = 1 << 20
 _MOST_ARGUMENTS = 24
 _MOST_FINDINGS = 64
+_INPUT, _OUTPUT, _PARTIAL, _NUMBER = range(4)
+"""Kinds of operands: those that are read, those that are written as a whole or in part, and a number that stands in the place
+of an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +70,28 @@ def emulate(
     count_wavefronts: bool = False,
     blocks: Sequence[int] = (),
     seconds: float = math.inf,
+    partial: Collection[int] = (),
 ) -> Emulation:
     """Run `kernel` of the kernels' text on contiguous arrays (16-bit types as any 16-bit array), writing the outputs in place.
 
-    The kernel's parameters are pointers, inputs first, and then the tensor maps of `shape`. `seed` other than 0 chooses another
-    order in which warps and lanes take turns. With `regions`, the buffers in shared memory by name, findings name them, and
-    accesses that lie in none of them are out of bounds. `count_wavefronts` makes the run several times slower. Of the grid only
-    `blocks` are run where there are any, numbered along its first dimension first, and none is begun after `seconds` but the
-    first. What blocks that are not run would have written is no finding.
+    The kernel's parameters are pointers, inputs first, and then the tensor maps of `shape`. Where it computes a number of
+    slices, that is one of the inputs, an array of one number of 64 bits, and `shape` is that for all of them. `seed` other than
+    0 chooses another order in which warps and lanes take turns. With `regions`, the buffers in shared memory by name, findings
+    name them, and accesses that lie in none of them are out of bounds. `count_wavefronts` makes the run several times slower.
+    Of the grid only `blocks` are run where there are any, numbered along its first dimension first, and none is begun after
+    `seconds` but the first. What blocks that are not run would have written is no finding, nor what is left unwritten of
+    outputs of the numbers `partial`.
 
     Raises InvalidInput for shapes and operands no launch can have, TargetUnavailable without g++, CompilationFailed when it
     rejects the source.
     """
+    number = None if shape.sliced is None else shape.sliced.operand
+    if number is not None:
+        shape = shape.of_slices(int(inputs[number][0]))
     _check(shape, inputs, outputs, blocks)
-    return _library(source).run(kernel, shape, inputs, outputs, seed, regions, count_wavefronts, blocks, seconds)
+    kinds = [_NUMBER if place == number else _INPUT for place in range(len(inputs))]
+    kinds += [_PARTIAL if place in partial else _OUTPUT for place in range(len(outputs))]
+    return _library(source).run(kernel, shape, inputs, outputs, kinds, seed, regions, count_wavefronts, blocks, seconds)
 
 
 def prepare(source: str) -> None:
@@ -104,7 +115,7 @@ def _check(shape: LaunchShape, inputs: Sequence[Array], outputs: Sequence[Array]
 
 
 class _Operand(ctypes.Structure):
-    _fields_ = (("memory", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("output", ctypes.c_int32))
+    _fields_ = (("memory", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("kind", ctypes.c_int32))
 
 
 class _Region(ctypes.Structure):
@@ -168,6 +179,7 @@ class _Library:
         shape: LaunchShape,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
+        kinds: Sequence[int],
         seed: int,
         regions: Mapping[str, Region],
         count_wavefronts: bool,
@@ -179,9 +191,8 @@ class _Library:
             entry = ctypes.cast(getattr(self._loaded, kernel), ctypes.c_void_p)
         except AttributeError:
             raise InvalidInput(f'there is no extern "C" kernel {kernel!r} in the source') from None
-        views = (_Operand * (len(inputs) + len(outputs)))(
-            *(_Operand(array.ctypes.data, array.nbytes, 0) for array in inputs),
-            *(_Operand(array.ctypes.data, array.nbytes, 1) for array in outputs),
+        views = (_Operand * len(kinds))(
+            *(_Operand(array.ctypes.data, array.nbytes, kind) for array, kind in zip((*inputs, *outputs), kinds, strict=True))
         )
         grid = (*shape.grid, 1, 1, 1)[:3]
         buffers = (_Region * len(regions))(*(_Region(*region) for region in regions.values()))

@@ -22,10 +22,14 @@ namespace {
 
 constexpr int kMaxArguments = 24; /* operands and tensor maps */
 
+/* What is read, what is written as a whole or in part, and a number that stands in the place of an address. */
+enum OperandKind : std::int32_t { kInput, kOutput, kPartial, kNumber };
+
 struct OperandView {
     void *memory;
     std::int64_t bytes;
-    std::int32_t output;
+    OperandKind kind;
+    bool is_written() const { return kind == kOutput || kind == kPartial; }
 };
 
 /* A tensor map, in whose place the number of its operand stands. */
@@ -82,7 +86,7 @@ public:
         unsigned char *const behind = memory_ + view.bytes;
         emulation::poison(bytes_.get(), memory_ - bytes_.get());
         emulation::poison(behind, bytes_.get() + view.bytes + kExtra - behind);
-        if (view.output)
+        if (view.is_written())
             emulation::poison(memory_, view.bytes);
         else
             std::memcpy(memory_, view.memory, view.bytes);
@@ -90,7 +94,7 @@ public:
     unsigned char *memory() const { return memory_; }
     void copy_back() const
     {
-        if (view_.output)
+        if (view_.is_written())
             std::memcpy(view_.memory, memory_, view_.bytes);
     }
 
@@ -117,7 +121,10 @@ extern "C" int emulate(void (*entry)(), const Shape *shape, const OperandView *v
         const OperandView &view = views[number];
         copies.emplace_back(view);
         addresses[number] = copies.back().memory();
-        operands.push_back({copies.back().memory(), view.bytes, view.output != 0, Cells(view.output ? view.bytes : 0)});
+        if (view.kind == kNumber)
+            std::memcpy(&addresses[number], view.memory, sizeof addresses[number]);
+        operands.push_back({copies.back().memory(), view.bytes, view.is_written(), view.kind == kPartial,
+                            Cells(view.is_written() ? view.bytes : 0)});
     }
     std::vector<TensorMap> maps;
     for (const MapView *view = shape->maps; view != shape->maps + shape->map_count; ++view)

@@ -55,11 +55,12 @@ private:
     std::unique_ptr<Cell[], Free> cells_;
 };
 
-/* One operand of the kernel. Kernels may write outputs alone, so only they have a history. */
+/* One operand of the kernel. Kernels may write outputs alone, so only they have a history. Of a `partial` one some may be left
+   unwritten. */
 struct Operand {
     unsigned char *memory;
     std::int64_t bytes;
-    bool output;
+    bool output, partial;
     Cells cells;
 };
 
