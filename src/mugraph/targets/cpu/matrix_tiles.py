@@ -371,11 +371,7 @@ class PackedTiles(Panels):
             self.writer.line(f"const {self.right}_t *const next = k0 + {depth} < {self.depth} ? {below} : {beside};")
 
     def following(self, columns: int) -> str:
-        return (
-            f"next + {columns} * (k - k0)"
-            if self.left_stays and self.block == self.strips.width and self.several
-            else super().following(columns)
-        )
+        return f"next + {columns} * (k - k0)" if self.strip_by_strip else super().following(columns)
 
     def prefetch(self, columns: int) -> None:
         """Ask for what a single group of rows reads next into the cache that registers are filled from."""
