@@ -12,6 +12,7 @@ from lower.graphs import chain_of_kernels, elementwise_kernel, rms_norm_linear
 from lower.test_tensor_maps import product
 from mugraph.devices import Engines
 from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.pieces.data import PartitionedResult
 from mugraph.runtime import Executable
 from mugraph.sizes.sliced_kernels import SlicedKernels
 from mugraph.targets.cuda.machine import Cuda
@@ -60,7 +61,10 @@ def divided(x: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 def save_divided(folder: Path) -> None:
     """Save the result, whose machine code is kept in the cache that the process on the stub has, too."""
     inputs = torch.randn(SHAPE), torch.randn(SHAPE[1])
-    mugraph.superoptimize(divided, inputs, TARGET, 20, profile=False, cache="off").save(folder / DIVIDED)
+    made = mugraph.superoptimize(divided, inputs, TARGET, 600, profile=False, cache="off")  # which ends long before
+    assert isinstance(made, PartitionedResult)
+    assert [len(part.executable.launches) for part in made.cut.plan.results.values()] == [1, 1], "before and behind a call"
+    made.save(folder / DIVIDED)
 
 
 def first_slices(name: str) -> SlicedKernels:
