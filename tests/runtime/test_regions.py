@@ -297,6 +297,15 @@ def test_sources_that_another_version_printed_are_refused() -> None:
         Executable(graph, Cpu(), {SOURCE_NAME: kernels})
 
 
+def test_sources_without_a_kernel_are_refused() -> None:
+    graph = independent()
+    executable = build(graph)
+    name = executable.kernels[0].name
+    text = executable.sources[SOURCE_NAME].replace(f"const kernel {name} =", "const kernel another =")
+    with pytest.raises(UntrustedSources, match=name):
+        Executable(graph, Cpu(), {SOURCE_NAME: text})
+
+
 def test_calls_of_many_kernels_count_on_the_heap() -> None:
     graph = chain(40)
     inputs = inputs_of(graph)

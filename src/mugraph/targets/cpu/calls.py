@@ -26,8 +26,8 @@ class CompiledKernel:
     """
 
     def __init__(self, library: ctypes.CDLL, kernel: Kernel) -> None:
-        """Raises UntrustedSources for an object of sources that another version of mugraph printed."""
-        if not hasattr(library, _RUN):
+        """Raises UntrustedSources for an object without it, or of sources that another version of mugraph printed."""
+        if not (hasattr(library, _RUN) and hasattr(library, kernel.name)):
             raise UntrustedSources(f"the sources of {kernel.name} are of another version of mugraph; optimize again")
         self.kernel, self.library = kernel, library
         self.address = ctypes.addressof(ctypes.c_byte.in_dll(library, kernel.name))

@@ -5,7 +5,7 @@ threads that run the kernels of a call together take parts of a contiguous share
 or blocks in turn where those behind a length have nothing to do; each keeps its block's shared memory on its own stack. Blocks
 that may leave iterations out take different times: there every thread takes the next one when it is done, the last ones, to
 which causal masks leave most, first. A kernel that looks tables up says which of `Kernel.integers` are not what they must be:
-where there are any, a call runs none of its kernels.
+where there are any, none runs of the kernels that are one region.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 /* The kernels of one call, run by all threads of the pool together in one parallel region. There is no barrier between kernels:
    a thread that is done with one goes on with the next, and waits only where that reads or overwrites what a kernel before it
-   has not done yet. Any thread runs any block, so threads that wake late, or never, are not waited for. */
+   has not done yet. Any thread runs any block: one that wakes late, when all are done, is waited for but once, at the end
+   of the region. */
 
 extern int sched_yield(void);
 extern int usleep(unsigned);
