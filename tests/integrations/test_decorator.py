@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import sys
 import types
@@ -880,3 +881,40 @@ def test_a_list_of_numbers_that_grows_is_noticed() -> None:
     answered_as_ever(fast, function)
     scales.append(0.5)
     answered_as_ever(fast, function)
+
+
+def scaled_by(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * self.factor, -1)
+
+
+@pytest.mark.parametrize("reads", ["function", "wrapped", "partial"])
+def test_a_number_of_a_module_that_another_function_reads_is_noticed(reads: str) -> None:
+    model = nn.Linear(32, 16).eval()
+    model.factor = 2.0  # type: ignore[assignment]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return model(x) * model.factor
+
+    def wrapped(x: torch.Tensor) -> torch.Tensor:
+        return scaled_by(model, x)
+
+    if reads != "function":
+        model.forward = functools.partial(scaled_by, model) if reads == "partial" else wrapped  # type: ignore[method-assign]
+    usual = function if reads == "function" else model
+    fast = mugraph.optimize(usual, budget=120.0)
+    answered_as_ever(fast, usual)
+    assert len(fast.results) == 1
+    model.factor = 3.0  # type: ignore[assignment]
+    answered_as_ever(fast, usual)
+
+
+def test_hooks_of_all_modules_are_noticed() -> None:
+    model = nn.Sequential(nn.Linear(32, 16), nn.Softmax(-1)).eval()
+    fast = mugraph.optimize(model, budget=120.0)
+    answered_as_ever(fast, model)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda _, __, result: result + 1)
+    try:
+        answered_as_ever(fast, model)
+    finally:
+        hook.remove()
+    answered_as_ever(fast, model)

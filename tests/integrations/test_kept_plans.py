@@ -136,6 +136,20 @@ def test_a_graph_that_was_changed_otherwise_is_kept_by_nobody(monkeypatch: pytes
     assert not [each for each in store.entries() if each.kind == kept_plans.KIND]
 
 
+class Tripled(Small):
+    """A graph of as many calls, which multiplies by another number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.after(torch.sort(self.before(x) + 1).values * 3)
+        return result
+
+
+def test_graphs_of_as_many_calls_have_plans_of_their_own(cuts: list[int], tmp_path: Path) -> None:
+    for model in (Small(), Tripled(), Small(), Tripled()):
+        answered(model.eval(), Store(tmp_path))
+    assert len(cuts) == 2
+
+
 def test_other_weights_are_cut_alike_and_give_their_own_results(cuts: list[int], tmp_path: Path) -> None:
     answered(Small().eval(), Store(tmp_path))
     answered(Small().eval(), Store(tmp_path))
@@ -239,6 +253,8 @@ def changed(document: dict[str, Any], change: str) -> Any:
         "of another program": {**document, "pieces": [[level, "0" * 64, nodes], *rest]},
         "in another order": {**document, "pieces": [[level, key, nodes[::-1]], *rest]},
         "of an input": {**document, "left": [*document["left"], ["why", 0, [0]]]},
+        "with an input twice": {**document, "repeated": [[0, nodes]]},
+        "with calls twice": {**document, "repeated": [[nodes[0], nodes]]},
         "with other ways": {**document, "others": numbers or nodes[:1]},
         "with other library kernels": {**document, "library": [[0, nodes[:1], [], [], []]]},
     }[change]
@@ -248,7 +264,14 @@ def changed(document: dict[str, Any], change: str) -> Any:
     "change",
     [
         *("nothing", "of another form", "texts", "of a call too few", "of a call twice", "of no node", "of another program"),
-        *("in another order", "of an input", "with other ways", "with other library kernels"),
+        *(
+            "in another order",
+            "of an input",
+            "with an input twice",
+            "with calls twice",
+            "with other ways",
+            "with other library kernels",
+        ),
     ],
 )
 def test_plans_that_are_none_of_a_graph_are_not_followed(
@@ -263,6 +286,57 @@ def test_plans_that_are_none_of_a_graph_are_not_followed(
     assert "a graph is cut anew" in caplog.text
     assert len(cuts) == 2
     assert plan_of(store)[1] == json.loads(json.dumps(document)), "the plan that is made then is kept"
+
+
+class Scaled(nn.Module):
+    """PyTorch multiplies elements, and draws numbers twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.sort(torch.sort(x).values * self.scale).values
+        return result - 2 * torch.rand_like(x) + torch.rand_like(x)
+
+
+def in_library(document: dict[str, Any], name: str, names: list[str]) -> dict[str, Any]:
+    """The plan, with a call that PyTorch makes for a kernel of the library."""
+    number = names.index(name)
+    left = [[why, level, [each for each in those if each != number]] for why, level, those in document["left"]]
+    return {**document, "left": left, "library": [[0, [number], [], [], []]]}
+
+
+def later(document: dict[str, Any], name: str, names: list[str]) -> dict[str, Any]:
+    """The plan, with a call behind all others that do not read its result."""
+    number = names.index(name)
+    left = [[why, level, [each for each in those if each != number]] for why, level, those in document["left"]]
+    return {**document, "left": [*left, ["why", 100, [number]]]}
+
+
+@pytest.mark.parametrize(("name", "change"), [("mul_tensor", in_library), ("rand_like_default", later)])
+def test_plans_by_which_calls_would_give_something_else_are_not_followed(
+    name: str, change: Callable[..., Any], cuts: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names, of = list[str](), kept_plans.KeptPlan.of
+
+    def noting(graph: torch.fx.Graph, *given: Any) -> Any:
+        names[:] = [node.name for node in graph.nodes]
+        return of(graph, *given)
+
+    monkeypatch.setattr(kept_plans.KeptPlan, "of", noting)
+    store, model, x, given = Store(tmp_path), Scaled(), torch.randn(4, 4), []
+    for number in range(3):
+        fresh_process()
+        with torch.inference_mode():
+            torch.manual_seed(1)
+            given.append(compiled(model, store)(x))
+        if number == 0:
+            key, document = plan_of(store)
+            store.put(kept_plans.KIND, key, change(document, name, names))
+    assert len(cuts) == 2
+    torch.testing.assert_close(given[1], given[0])
+    torch.testing.assert_close(given[2], given[0])
 
 
 def test_kernels_that_are_wrong_here_are_in_no_plan(

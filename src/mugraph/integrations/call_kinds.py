@@ -6,10 +6,10 @@ import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import torch
+import torch.nn.modules.module as _of_all_modules
 from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -20,6 +20,7 @@ from mugraph.frontend.calls.origins import (
     PLAIN_VALUES,
     READ_ERRORS,
     Origin,
+    functions_reached,
     is_looked_into,
     modules_reached,
     names_read,
@@ -97,8 +98,9 @@ class PythonState:
 
     def __init__(self, fn: Callable[..., Any], modules: Sequence[torch.nn.Module]) -> None:
         beside = [found for module in modules for found in attributes_beside(module)]
-        forwards = (getattr(value, "__func__", value) for value, _ in beside)
-        named = names_read((each for each in forwards if isinstance(each, FunctionType)), set(map(type, modules)))
+        forwards = (value for value, way in beside if way.name == _FORWARD)
+        functions = itertools.chain.from_iterable(map(functions_reached, (fn, *forwards)))
+        named = names_read(functions, set(map(type, modules)))
         self._modules = tuple(modules)
         by_modules = [values_reached(value, way) for value, way in beside if way.name in named]
         self._any_by_modules = any(by_modules)
@@ -154,9 +156,10 @@ def _differ(now: Any, then: Any) -> bool:
 
 def surroundings(around: ReachedModules) -> Kind:
     """What decides besides the arguments what PyTorch computes: autocasting, the type of new tensors, of which classes modules
-    are, and of each what it computes, whether it trains, and its hooks."""
+    are, and of each what it computes, whether it trains, and its hooks, and those that all modules have."""
     casts = tuple(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda"))
-    return (*casts, torch.get_default_dtype(), *map(type, around.reached), *map(_state_of_module, around.modules))
+    hooks = (*_of_all_modules._global_forward_hooks, None, *_of_all_modules._global_forward_pre_hooks)
+    return (*casts, torch.get_default_dtype(), hooks, *map(type, around.reached), *map(_state_of_module, around.modules))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -149,12 +149,12 @@ def _planned(
 ) -> Plan:
     """The plan of what is ready to be cut, whose `calls` are this text, if it is known; what has to be found out is until
     `before` the deadline."""
-    calls = sum(node.op == "call_function" for node in module.graph.nodes)
+    count = sum(node.op == "call_function" for node in module.graph.nodes)
     limit = "without a limit of time" if deadline.budget is None else f"for up to {deadline.budget:.0f} seconds"
-    _log.info("kernels are searched for a graph of %d calls, %s", calls, limit)
+    _log.info("kernels are searched for a graph of %d calls, %s", count, limit)
     optimizer, device = _optimizer(options), target_row(options.target).tensors
     with _disable_current_modes():  # Dynamo's modes, under which tensors have no data
-        kept = None if graphs is not None else KeptPlan.of(module.graph, optimizer, written or (), calls)
+        kept = None if graphs is not None else KeptPlan.of(module.graph, optimizer, written or {}, calls)
         plan = None if kept is None else kept.recalled(deadline)
         if plan is not None:
             return plan

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
@@ -22,10 +22,11 @@ from torch import fx
 from mugraph.devices import device_for
 from mugraph.devices.targets import target_row
 from mugraph.errors import InvalidInput
-from mugraph.frontend.operators.torch_casts import note_roundings
-from mugraph.frontend.partitioning.library import LibraryKernel, is_constant, linear_layers
+from mugraph.frontend.operators.torch_casts import draws_random_numbers, has_effects, note_roundings
+from mugraph.frontend.partitioning.library import LibraryKernel, convolutions, is_constant, linear_layers
 from mugraph.frontend.partitioning.partition import Known, Left, Partition, Piece, piece_of
-from mugraph.frontend.partitioning.splice import Step, can_run, nodes_of
+from mugraph.frontend.partitioning.splice import Step, can_run, in_order, nodes_of
+from mugraph.frontend.rewriting.node_traits import mutates
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.other_ways import other_ways
 from mugraph.pieces.packed_memory import packed_by_kernels, within_memory
@@ -60,18 +61,21 @@ class KeptPlan:
 
     @classmethod
     def of(
-        cls, graph: fx.Graph, optimizer: Optimizer, written: Iterable[fx.Node] = (), calls: str | None = None
+        cls, graph: fx.Graph, optimizer: Optimizer, written: Mapping[fx.Node, fx.Node], calls: str | None = None
     ) -> KeptPlan | None:
-        """The place for a graph with these `calls`, as text where that is known, in which PyTorch writes the results of some in
-        place; None where it is cut anew: who serves a model meanwhile decides by other measurements, and a function is given the
-        time that it was given."""
+        """The place for a graph with these `calls`, as text where that is known; `written` is as in `ways_in_place`.
+
+        None where it is cut anew: who serves a model meanwhile decides by other measurements, and a function is given the time
+        that it was given.
+        """
         options = optimizer.options
         if not optimizer.waited_for:
             return None
         chosen = (options.keep, options.profile, options.pack, options.evidence, options.seed, options.max_error, options.space)
         here = (repr(device_for(options.target)), *torch_here(), __version__, package_digest())
         constants = [node.name for node in graph.nodes if node.op == "placeholder" and is_constant(node)]
-        asked = repr((options.target, chosen, constants, [node.name for node in written]))
+        behind = [(argument.name, value.name) for argument, value in written.items()]
+        asked = repr((options.target, chosen, constants, behind))
         key = digest_of(text_of_calls(graph) if calls is None else calls, asked, *here)
         layers = linear_layers(graph.nodes, target_row(options.target).tensors)
         return cls(Store.of(options.cache), key, graph, (*graph.nodes,), layers, optimizer)
@@ -86,6 +90,7 @@ class KeptPlan:
                 return None
             return self._plan(document, deadline)
         except Exception as error:  # whatever a document says: there is another way
+            self._without_repeated()
             _log.info("a graph is cut anew, as it was before does not hold any more: %s: %s", type(error).__name__, error)
             return None
 
@@ -155,12 +160,21 @@ class KeptPlan:
         nodes = [*self.nodes]
         for number, readers in repeated:
             source = nodes[number]
+            if number >= len(self.nodes) or source.op != "call_function" or _in_turn(source):
+                raise InvalidInput(f"{source.name} is not made a second time")
             with self.graph.inserting_after(source):
                 again = self.graph.node_copy(source)
             for reader in readers:
                 nodes[reader].replace_input_with(source, again)
             nodes.append(again)
         return nodes
+
+    def _without_repeated(self) -> None:
+        """Make the graph again what it was before calls of it were made a second time."""
+        known = set(self.nodes)
+        for again in [node for node in self.graph.nodes if node not in known]:
+            again.replace_all_uses_with(_original(again, known))
+            self.graph.erase_node(again)
 
     def _results(self, pieces: Sequence[Piece], deadline: Deadline) -> dict[Piece, Superoptimized]:
         """What runs the programs; raises InvalidInput where kernels do not run them all, or that had to be found out now."""
@@ -174,18 +188,38 @@ class KeptPlan:
         return results
 
     def _check(self, cut: Partition) -> None:
-        """Raise InvalidInput unless each call of the graph is in one step, and no steps wait for each other."""
+        """Raise InvalidInput unless each call of the graph is in one step, no steps wait for each other, calls that change what
+        others see keep their order, and the library is asked for what it has."""
         steps: tuple[Step, ...] = (*cut.pieces, *cut.left, *cut.library)
         calls = Counter(node for step in steps for node in nodes_of(step))
         if calls != Counter(node for node in self.graph.nodes if node.op == "call_function"):
             raise InvalidInput("it has other calls")
         if not can_run(self.graph, cut):
             raise InvalidInput("steps wait for each other")
+        made = [node for step in in_order(self.graph, cut) for node in nodes_of(step)]
+        asked = [node for node in self.graph.nodes if node.op == "call_function"]
+        first = next((number for number, node in enumerate(asked) if mutates(node)), len(asked))
+        if made[first:] != asked[first:] or [*filter(_in_turn, made)] != [*filter(_in_turn, asked)]:
+            raise InvalidInput("calls take other turns")
+        if not {_parts(kernel) for kernel in cut.library} <= self._of_library():
+            raise InvalidInput("the library has no such kernel")
+
+    def _of_library(self) -> set[tuple[tuple[fx.Node | None, ...], ...]]:
+        """The parts of kernels that the library could have: linear layers also without the activation behind them."""
+        device = target_row(self.optimizer.options.target).tensors
+        layers = linear_layers(self.graph.nodes, device)
+        alone = (replace(layer, activation=None) for layer in layers)
+        return {_parts(kernel) for kernel in (*convolutions(self.graph, device), *layers, *alone)}
 
     def _timed_layers(self) -> int:
         """How many linear layers of the graph were timed, which decides who has them."""
         library = self.optimizer.library
         return 0 if library is None else sum(library.known_seconds(layer) is not None for layer in self.layers)
+
+
+def _in_turn(node: fx.Node) -> bool:
+    """Whether others see when a call is made."""
+    return mutates(node) or draws_random_numbers(node) or has_effects(node)
 
 
 def _seconds(budget: float | None) -> float:

@@ -143,6 +143,11 @@ def modules_reached(fn: Any, way: Origin | None = None) -> list[tuple[torch.nn.M
     return [(value, origin) for value, origin in _near(fn, is_looked_into, way) if isinstance(value, torch.nn.Module)]
 
 
+def functions_reached(fn: Any) -> list[FunctionType]:
+    """The functions that a function is, or reaches as `modules_reached` goes."""
+    return [value for value, _ in _near(fn, is_looked_into) if isinstance(value, FunctionType)]
+
+
 def values_reached(fn: Any, way: Origin | None = None) -> list[tuple[Any, Origin]]:
     """The numbers, texts, flags and None that a function reaches by a name of its own, with the way to each: through attributes
     of objects that code names, and containers of at most `_SMALL` parts or of modules; and how many parts these have. What
