@@ -267,6 +267,28 @@ TAMPERED: dict[Callable[[Json], None], str] = {
 }
 
 
+def renamed(value: Any, names: Json) -> Any:
+    """The same with others in the place of these words."""
+    if isinstance(value, dict):
+        return {key: renamed(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [renamed(each, names) for each in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("names", [{"n": "m", "m": "n"}, {"n": 2}], ids=["exchanged", "a number"])
+def test_programs_whose_inputs_have_other_sizes_elsewhere_are_refused(names: Json) -> None:
+    """Where one size decides, they have the shapes that the certificate says at that size."""
+    dynamic = {0: {0: N}, 1: {0: Dim("m", 1, 1000)}}
+    inputs = torch.randn(3, 2), torch.randn(5, 2)
+    _, document = proved(lambda x, y: (x * 2, y * 2), lambda x, y: (2 * x, 2 * y), *inputs, dynamic=dynamic)
+    part = document["parts"][-1]
+    part |= {side: renamed(part[side], names) for side in ("left", "right")}
+    found = examined(document)
+    assert found.report is None
+    assert "takes inputs of other shapes" in found.parts["cutoffs"].reason
+
+
 @pytest.mark.parametrize("tamper", TAMPERED, ids=lambda tamper: tamper.__name__)
 def test_what_was_tampered_with_is_refused(certificate: Json, tamper: Callable[[Json], None]) -> None:
     document = copy.deepcopy(certificate)

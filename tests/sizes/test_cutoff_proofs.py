@@ -243,6 +243,16 @@ def test_what_cannot_be_asked_is_an_error() -> None:
         asked(zero, zero, X[:0], dim=Dim("n", 0, 9))
 
 
+def test_a_choice_between_graphs_is_undecided() -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.cond(x.shape[0] > 100, lambda y: y * 2, lambda y: y * 1, (x,))
+        return made
+
+    verdict = mugraph.verify(chosen, lambda x: x * 1, (torch.randn(5, 3),), dynamic={0: {0: N}})
+    assert verdict.outcome == "undecided"
+    assert "it chooses between graphs" in verdict.reason
+
+
 def test_a_budget_that_ends_leaves_it_undecided() -> None:
     verdict = asked(lambda x: (2 * x).sum(0), lambda x: 2 * x.sum(0), budget=0.0)
     assert verdict.outcome == "undecided"

@@ -105,7 +105,10 @@ def _examined(
             raise Rejected("its parts do not make up the ranges of its dimensions")
     parts["form"] = Part(Status.CHECKED, f"{len(ranges)} parts make up the ranges of {', '.join(names)}")
     with examined(parts, "cutoffs"):
-        said = [_conditions(part, dict(zip(names, of, strict=True))) for part, of in zip(document["parts"], ranges, strict=True)]
+        said = [
+            _conditions(part, dict(zip(names, of, strict=True)), _inputs(document, part))
+            for part, of in zip(document["parts"], ranges, strict=True)
+        ]
         for part, of, conditions in zip(document["parts"], ranges, said, strict=True):
             _check_sizes(part, dict(zip(names, of, strict=True)), conditions)
     counted = [name for part in document["parts"] for name in part["cutoffs"] or ()]
@@ -191,8 +194,9 @@ def _ranges(part: Json, names: Sequence[str]) -> Ranges:
 # --- at which sizes ----------------------------------------------------------------------------------------------------
 
 
-def _conditions(part: Json, ranges: Mapping[str, range]) -> Conditions | None:
-    """What the theorem asks of a part; None where every size is to be tested. Raises Undecided where nothing is known."""
+def _conditions(part: Json, ranges: Mapping[str, range], inputs: Sequence[Sequence[int | str]]) -> Conditions | None:
+    """What the theorem asks of a part, whose programs take these inputs; None where every size is to be tested. Raises Undecided
+    where nothing is known."""
     if part["cutoffs"] is None:
         if part["left"] is not None or part["right"] is not None:
             raise Rejected("a part has programs with names for sizes, and no cutoffs")
@@ -203,10 +207,18 @@ def _conditions(part: Json, ranges: Mapping[str, range]) -> Conditions | None:
     for template in (part["left"], part["right"]):
         if template.keys() != {"nodes", "outputs"}:
             raise Rejected("a program with names for sizes has other entries than nodes and outputs")
+        taken = [node["outputs"][0]["shape"] for node in template["nodes"] if node["op"] == "input"]
+        if taken != [[size if size in names else _only(size, ranges) for size in shape] for shape in inputs]:
+            raise Rejected("a program with names for sizes takes inputs of other shapes than the certificate says")
     conditions = conditions_of(part["left"], part["right"], names)
     if not (conditions.same or conditions.positive or conditions.analytic):
         raise Undecided("they divide by a sum that may be 0, and are no analytic functions")
     return conditions
+
+
+def _only(size: int | str, ranges: Mapping[str, range]) -> int:
+    """A number, or the one size that a dimension has in a part."""
+    return ranges[size].start if isinstance(size, str) else size
 
 
 def _check_sizes(part: Json, ranges: Mapping[str, range], conditions: Conditions | None) -> None:

@@ -58,6 +58,8 @@ def calls_of_arguments(program: ExportedProgram) -> fx.GraphModule:
             tensors[name] = program.state_dict[target] if target in program.state_dict else program.constants[target]
             copies[node] = graph.get_attr(name)
             copies[node].meta["val"] = node.meta["val"]
+        elif node.op == "get_attr":
+            raise SizeMatters("it chooses between graphs, or repeats one")
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     return fx.GraphModule(tensors, graph)
