@@ -83,6 +83,32 @@ def test_another_tensor_is_refused(change: Callable[[Weighted], None], error: ty
             run(x)
 
 
+class Mixed(torch.nn.Module):
+    """A mean over a length of products with a square matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix: torch.Tensor = torch.nn.Buffer(torch.randn(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.matrix).mean(0)
+
+
+@pytest.mark.parametrize(
+    "view", [torch.t, lambda matrix: matrix[:1].expand(4, 4), torch._neg_view], ids=["transpose", "first row", "negative"]
+)
+def test_a_view_that_begins_at_the_same_place_is_another_tensor(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    model, x = Mixed(), torch.randn(7, 4)
+    found = masked_of(model)
+    run = found.brought.watching(lambda x: found.original(x)[0])
+    before = model.matrix
+    model.matrix = view(before)
+    with pytest.raises(InvalidInput, match="tensor matrix of the function is another one"):
+        run(x)
+    model.matrix = before.view(4, 4)
+    torch.testing.assert_close(run(x), model(x))
+
+
 def test_a_graph_that_holds_a_copy_serves_no_length() -> None:
     model = Weighted()
     traced = mugraph.frontend.trace(model, (torch.randn(5, 4),))

@@ -117,3 +117,24 @@ def test_threads_call_at_once(table: CapacityTable) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_sizes_of_other_threads_are_not_mistaken_for_that_of_a_call(
+    table: CapacityTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capacity = max(table.in_place)
+    kernels, given, others = table.in_place[capacity].kernels, tensors(7), tensors(23)
+    run_kernels = kernels._run
+
+    def meanwhile(*call: Any) -> Any:
+        returned = run_kernels(*call)
+        with monkeypatch.context() as patch:
+            patch.setattr(kernels, "_run", run_kernels)
+            table.at(capacity)(*others)  # as another thread may, whenever kernels run
+        return returned
+
+    with torch.inference_mode():
+        run = table.at_size(capacity, 7)
+        monkeypatch.setattr(kernels, "_run", meanwhile)
+        for _ in range(4):
+            check(run, given)

@@ -111,10 +111,12 @@ class GrowingKernels:
         None where these are not recognized, as they have to be read one by one.
         """
         addresses = next((found for recognize in self._recognizers if (found := recognize(tensors)) is not None), None)
-        recognize = None if addresses is None else self._library.recognizer(tensors[:given])
-        if addresses is None or recognize is None or self._recognized(tensors, addresses) is None:
+        if addresses is None:
             return None
-        run, told = self._run, self._told
+        recognize, told = self._library.recognizer(tensors[:given]), self._told_of(tensors)
+        if recognize is None or told is None:
+            return None
+        run = self._run
         kept, kept_addresses = [*tensors[given:], told.arguments], [*addresses[given:], told.address]
 
         def outputs(tensors: Sequence[Any]) -> list[Any] | None:
@@ -125,6 +127,11 @@ class GrowingKernels:
 
     def _recognized(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> list[torch.Tensor] | None:
         """The outputs for tensors that are read where they lie; None where their lengths differ, or are too large."""
+        told = self._told_of(tensors)
+        return None if told is None else self._run([*tensors, told.arguments], [*addresses, told.address])
+
+    def _told_of(self, tensors: Sequence[torch.Tensor]) -> _Told | None:
+        """What kernels are told of tensors; None where their lengths differ, or are too large."""
         number, dim, more = self._along[0]
         length = tensors[number].shape[dim] - more
         sizes: tuple[int, ...] = (length,)
@@ -139,7 +146,7 @@ class GrowingKernels:
         if told.sizes != sizes:
             arguments = array("q", sizes)
             told = self._told = _Told(sizes, arguments, arguments.buffer_info()[0])
-        return self._run([*tensors, told.arguments], [*addresses, told.address])
+        return told
 
     def _read(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs, each input read with all that may be wrong with it; later calls with such inputs are recognized."""

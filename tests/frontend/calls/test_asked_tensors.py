@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import mugraph
-from mugraph.errors import InvalidInput, LeftToPyTorch, ShapeMismatch
+from mugraph.errors import InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch, UnsupportedOperator
 from mugraph.frontend import record, trace
 from mugraph.frontend.calls.calling import SignatureRecord
 from mugraph.frontend.recording.recorded_graph import recorded_graph
@@ -384,3 +384,43 @@ def test_a_tensor_that_the_function_makes_of_an_array_is_its_own() -> None:
     table = np.arange(4, dtype=np.float32)
     traced = assert_agrees(lambda x: x * torch.from_numpy(table) + torch.tensor([1.0, 2.0, 3.0, 4.0]), X.double())
     assert [name for name in traced.graph.input_names if not name.startswith(("x", "constant", "captured"))] == []
+
+
+BOUND = torch.tensor(3)
+SLICES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "end": lambda x: x[:, :BOUND] * 2,
+    "start": lambda x: x[:, BOUND:] * 2,
+    "rows": lambda x: x[:BOUND] * 2,
+    "step": lambda x: x[:, ::BOUND] * 2,
+}
+
+
+@pytest.mark.parametrize("bounds", SLICES)
+def test_a_tensor_that_bounds_a_slice_is_read_by_every_call(bounds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fn = SLICES[bounds]
+    monkeypatch.setitem(fn.__globals__, "BOUND", torch.tensor(3))
+    with pytest.raises(MugraphError, match="the values of a tensor"):
+        trace(fn, (X,))
+
+
+def test_a_slice_that_is_written_to_is_not_bounded_by_a_number_of_then() -> None:
+    bound = torch.tensor(3)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[:, :bound] = 0
+        return y
+
+    with pytest.raises(MugraphError, match="the values of a tensor"):
+        trace(fn, (X,))
+
+
+def test_questions_that_a_stand_in_answers_otherwise_are_refused() -> None:
+    weight, part = torch.nn.Parameter(torch.ones(4)), torch.ones(9)[5:]
+    by_gradient = lambda x: x if weight.grad is None else -x  # noqa: E731
+    by_place = lambda x: x if part.storage_offset() == 0 else -x  # noqa: E731
+    assert trace(by_gradient, (X,)).graph.input_names == ("x",)
+    weight.grad = torch.ones(4)
+    for fn, words in ((by_gradient, "its gradient"), (by_place, "where its memory begins")):
+        with pytest.raises(UnsupportedOperator, match=words):
+            trace(fn, (X,))

@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.recording.kept_tensors import Made
 from mugraph.frontend.rewriting.flex_attention import OPERATOR, attention
 
@@ -21,6 +22,13 @@ _COPIES_BY_STRIDES = frozenset(
     }
 )
 """Calls that give the memory of their first argument or a copy of it, by how that lies: who writes to either depends on it."""
+_INDEXED = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
+"""Calls whose second argument may have tensors in slices, which PyTorch's trees do not open."""
+_NOT_ALIKE = {
+    torch.Tensor.grad.__get__: "its gradient",  # type: ignore[attr-defined]
+    torch.Tensor.storage_offset: "where its memory begins",
+}
+"""Questions that a stand-in answers otherwise than the tensor that it stands for."""
 _WRITERS = frozenset(
     {"__setitem__"}
     | {
@@ -82,7 +90,11 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._asks_for_strides |= func in _QUESTIONS_OF_STRIDES
         self._asks_for_strides |= self._shared_without_version and _writes(func, args, kwargs or {})
+        if func in _NOT_ALIKE and args and self._is_captured(args[0]):
+            self._expect_nothing(func, func(*args))
         args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
+        if func in _INDEXED:
+            args = (args[0], self._in_slices(args[1]), *args[2:])
         if func is OPERATOR:
             with self._all_modes():
                 return attention(*args, **kwargs)
@@ -115,6 +127,23 @@ class Watch(TorchFunctionMode):
     def instead_of(self, value: Any) -> Any:
         """What stands for a captured tensor; anything else itself."""
         return self._stand_ins.get(id(value), value)
+
+    def _is_captured(self, value: Any) -> bool:
+        return id(value) in self._stand_ins or (type(value) in (torch.Tensor, torch.nn.Parameter) and id(value) not in self._own)
+
+    def _expect_nothing(self, func: Any, answer: Any) -> None:
+        """Raise UnsupportedOperator for an answer that stand-ins do not give, as they have no gradient and begin at 0."""
+        if answer is not None and (isinstance(answer, torch.Tensor) or answer != 0):
+            what = f"asks a tensor that it brings along for {_NOT_ALIKE[func]}"
+            raise UnsupportedOperator(f"{self.name} {what}; ask outside the function, and give it what that is")
+
+    def _in_slices(self, index: Any) -> Any:
+        """An index with what stands for the tensors that bound its slices: their numbers would be those of now for ever."""
+        if isinstance(index, tuple):
+            return tuple(map(self._in_slices, index))
+        if not isinstance(index, slice):
+            return index
+        return slice(*tree_map_only(torch.Tensor, self._instead_of, (index.start, index.stop, index.step)))
 
     def _instead_of(self, tensor: torch.Tensor) -> torch.Tensor:
         self.reached_of_modules.update(self._of_modules.get(id(tensor), ()))
