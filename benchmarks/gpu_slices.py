@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from engines import NOT_MEASURED, ROUNDS
+from engines import NOT_MEASURED, in_turns
 from gpu_check import compared
 from kept import Record, records
 from mugraph.devices import device_for
@@ -98,15 +98,8 @@ def _measured(
         for which, (run, arguments) in ways.items()
     }
     timed = {which: whole.machine.timed(partial(run, *arguments)) for which, (run, arguments) in ways.items()}
-    for _ in range(ROUNDS):
-        for which, call in timed.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # not annotated
-            start.record()
-            call.run()
-            end.record()
-            end.synchronize()
-            elapsed = 1e3 * start.elapsed_time(end) / call.times
-            found[which]["microseconds"] = min(elapsed, found[which].get("microseconds", elapsed))
+    for which, microseconds in in_turns(timed).items():
+        found[which]["microseconds"] = microseconds
     return found
 
 
