@@ -883,28 +883,28 @@ def test_a_list_of_numbers_that_grows_is_noticed() -> None:
     answered_as_ever(fast, function)
 
 
-def scaled_by(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def scaled_by(self: Any, x: torch.Tensor) -> Any:
     return torch.softmax(x * self.factor, -1)
 
 
 @pytest.mark.parametrize("reads", ["function", "wrapped", "partial"])
 def test_a_number_of_a_module_that_another_function_reads_is_noticed(reads: str) -> None:
-    model = nn.Linear(32, 16).eval()
-    model.factor = 2.0  # type: ignore[assignment]
+    model: Any = nn.Linear(32, 16).eval()
+    model.factor = 2.0
 
-    def function(x: torch.Tensor) -> torch.Tensor:
+    def function(x: torch.Tensor) -> Any:
         return model(x) * model.factor
 
-    def wrapped(x: torch.Tensor) -> torch.Tensor:
+    def wrapped(x: torch.Tensor) -> Any:
         return scaled_by(model, x)
 
     if reads != "function":
-        model.forward = functools.partial(scaled_by, model) if reads == "partial" else wrapped  # type: ignore[method-assign]
+        model.forward = functools.partial(scaled_by, model) if reads == "partial" else wrapped
     usual = function if reads == "function" else model
     fast = mugraph.optimize(usual, budget=120.0)
     answered_as_ever(fast, usual)
     assert len(fast.results) == 1
-    model.factor = 3.0  # type: ignore[assignment]
+    model.factor = 3.0
     answered_as_ever(fast, usual)
 
 

@@ -24,8 +24,9 @@ _COPIES_BY_STRIDES = frozenset(
 """Calls that give the memory of their first argument or a copy of it, by how that lies: who writes to either depends on it."""
 _INDEXED = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 """Calls whose second argument may have tensors in slices, which PyTorch's trees do not open."""
+_GRADIENT: Any = torch.Tensor.grad
 _NOT_ALIKE = {
-    torch.Tensor.grad.__get__: "its gradient",  # type: ignore[attr-defined]
+    _GRADIENT.__get__: "its gradient",
     torch.Tensor.storage_offset: "where its memory begins",
 }
 """Questions that a stand-in answers otherwise than the tensor that it stands for."""
