@@ -124,7 +124,8 @@ class SlicedKernels:
         """These kernels for one number of slices: from the second call on, inputs are recognized at once with all of their sizes,
         as those of other kernels are (`mugraph.runtime.executable`), so that a call takes as little as theirs."""
         told = self._telling(count)
-        allocators: dict[Arrays, list[list[Callable[[], Any]]]] = {}
+        host = self._host
+        allocators = {} if host is None else {host.library: self._allocators(host, count)}
         known: tuple[Recognizer, _Place] | None = None
         is_first = True
 
