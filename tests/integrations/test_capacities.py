@@ -86,7 +86,8 @@ def test_all_sizes_of_a_capacity_share_its_memory() -> None:
     for size in range(1, KEYS.high + 1):
         result(*keys(size))
     assert len({id(result.capacities.run(size)) for size in range(1, KEYS.high + 1)}) == len(result.capacities.kernels)
-    assert {id(run) for run in result._runs.values()} == {id(result.capacities.at(each)) for each in result.capacities.kernels}
+    called = {id(getattr(run, "_run", run)) for run in result._runs.values()}  # what recognizes tensors calls one of them
+    assert called == {id(result.capacities.at(each)) for each in result.capacities.kernels}
 
 
 def test_sizes_out_of_range_are_errors() -> None:
