@@ -123,6 +123,7 @@ class KeptPlan:
             "budget": self.optimizer.options.budget,
             "repeated": [[source, listed(node.users)] for source, node in zip(sources, repeated, strict=True)],
             "pieces": [[piece.level, self.optimizer.key(piece), listed(piece.nodes)] for piece in cut.pieces],
+            "given": [self.optimizer.given(piece) for piece in cut.pieces],
             "library": [[kernel.level, *(listed(filter(None, part)) for part in _parts(kernel))] for kernel in cut.library],
             "left": [[reason, level, nodes] for (reason, level), nodes in left.items()],
             "others": listed(plan.others),
@@ -150,7 +151,8 @@ class KeptPlan:
         others = other_ways(those(document["others"]))
         if len(others) < len(document["others"]):
             raise InvalidInput("a call has no other way")
-        results = self._results(cut.pieces, deadline)
+        given = (None if seconds is None else float(seconds) for seconds in document["given"])
+        results = self._results(dict(zip(cut.pieces, given, strict=True)), deadline)
         if len(within_memory(library, packed_by_kernels(results))) < len(library):
             raise InvalidInput("there is less memory")
         return Plan(cut, results, others=others, before={str(why): int(count) for why, count in document["losses"].items()})
@@ -176,8 +178,9 @@ class KeptPlan:
             again.replace_all_uses_with(_original(again, known))
             self.graph.erase_node(again)
 
-    def _results(self, pieces: Sequence[Piece], deadline: Deadline) -> dict[Piece, Superoptimized]:
-        """What runs the programs; raises InvalidInput where kernels do not run them all, or that had to be found out now."""
+    def _results(self, pieces: Mapping[Piece, float | None], deadline: Deadline) -> dict[Piece, Superoptimized]:
+        """What runs the programs, which had so many seconds; raises InvalidInput where kernels do not run them all, or that had
+        to be found out now."""
         results = dict[Piece, Superoptimized]()
         for piece, outcome in self.optimizer.as_kept(pieces, deadline):
             if outcome is None:

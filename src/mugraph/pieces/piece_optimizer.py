@@ -212,14 +212,17 @@ class Optimizer:
         self._try_again(sorted(needy, key=by_bytes), distinct, graphs, deadline, until)
         return [self._outcomes[key] for key in keys]
 
-    def as_kept(self, pieces: Iterable[Piece], deadline: Deadline) -> Iterator[tuple[Piece, PieceOutcome | None]]:
-        """What was known or kept of each piece, in whatever order; None behind which none comes: of this one, or of a part of it,
-        something had to be found out, as in `outcomes`."""
+    def given(self, piece: Piece) -> float | None:
+        """The seconds that a piece had when it was tried last; None for as many as it wanted."""
+        return self._share_of(piece).budget
+
+    def as_kept(self, pieces: Mapping[Piece, float | None], deadline: Deadline) -> Iterator[tuple[Piece, PieceOutcome | None]]:
+        """What was known or kept of each piece, in whatever order, where no more seconds than these are given to it; None behind
+        which none comes: of this one, or of a part of it, something had to be found out, as in `outcomes`."""
         self._drop_wrong()
-        waiting = [*pieces]
-        for number, piece in enumerate(waiting):
+        for number, (piece, seconds) in enumerate(pieces.items()):
             before, key = self._decisions, self.key(piece)
-            self._try(key, piece, Share.of(deadline, 1 / (len(waiting) - number)), {})
+            self._try(key, piece, Share.of(deadline, 1 / (len(pieces) - number)).of_at_most(seconds), {})
             yield piece, self._outcomes[key] if self._decisions == before else None
 
     @memory_reused()

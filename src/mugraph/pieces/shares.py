@@ -53,6 +53,11 @@ class Share:
         """The same, of which no more is wanted than the first muGraph that is proved, and what is found until `first_seconds`."""
         return self if self.enough is None else replace(self, enough=min(self.enough, first_seconds()))
 
+    def of_at_most(self, seconds: float | None) -> Share:
+        """The same, but no more than so many seconds where these are any."""
+        less = seconds is not None and (self.budget is None or seconds < self.budget)
+        return replace(self, budget=seconds) if less else self
+
     def exceeds(self, before: Share) -> bool:
         """Whether it is so much more than was given before that it may find what that did not."""
         return self.budget is not None and before.budget is not None and self.budget > _WORTH_RETRYING * before.budget
