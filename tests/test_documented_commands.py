@@ -136,6 +136,9 @@ def test_commands_run_in_order(page: Path, copy: Path, capsys: pytest.CaptureFix
             if "own.mugraph" in words:
                 Path("own.mugraph").write_text(own_graph())
             code = main(words[1:target])
+            if words[1] == "rebuild" and code == 2:  # blocks of a CPU with a large second-level cache fit no GPU
+                assert "bytes of shared memory" in capsys.readouterr().err
+                continue
             assert code in ((0, 1) if words[1] in ("optimize", "verify") else (0,)), f"{command}: {capsys.readouterr().err}"
 
 

@@ -13,6 +13,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mugraph.devices import device_for
+from mugraph.devices.device import NOT_MEASURED
 from mugraph.errors import InvalidInput, UnsupportedOperator
 from mugraph.frontend import record
 from mugraph.frontend.partitioning.library import LibraryKernel, linear_layers
@@ -201,6 +202,7 @@ def shifted(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Te
 def test_of_which_little_is_predicted_to_be_saved_comes_last(monkeypatch: pytest.MonkeyPatch, slowdown: float) -> None:
     """However few operators it has, and however many bytes it moves."""
     monkeypatch.setattr("mugraph.pieces.shares.slowdown", lambda: slowdown)
+    on_a_small_machine(monkeypatch)
     optimizer = Choosy({"sum"})
     inputs = (torch.ones(256, 8192), torch.ones(8192, 256), torch.ones(256, 64))
     optimizer.outcomes(partition(recorded_graph(record(shifted, inputs)).module.graph).pieces, {}, Deadline(60.0))
@@ -511,7 +513,8 @@ class Bent(torch.nn.Module):
 
 def on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs are predicted of a machine on which the product is a large one."""
-    small = replace(device_for("cpu"), memory_bandwidth=3e10, cache_bandwidth=1e11, matmul_flops={DType.FP32: 2e11})
+    unmeasured = replace(device_for("cpu"), products={}, library_products=NOT_MEASURED.library)
+    small = replace(unmeasured, memory_bandwidth=3e10, cache_bandwidth=1e11, matmul_flops={DType.FP32: 2e11})
     for module in ("products_apart", "piece_optimizer"):
         monkeypatch.setattr(f"mugraph.pieces.{module}.device_for", lambda target: small)
 

@@ -123,7 +123,7 @@ class KeptPlan:
             "budget": self.optimizer.options.budget,
             "repeated": [[source, listed(node.users)] for source, node in zip(sources, repeated, strict=True)],
             "pieces": [[piece.level, self.optimizer.key(piece), listed(piece.nodes)] for piece in cut.pieces],
-            "given": [self.optimizer.given(piece) for piece in cut.pieces],
+            "given": [self.optimizer.seconds_given(piece) for piece in cut.pieces],
             "library": [[kernel.level, *(listed(filter(None, part)) for part in _parts(kernel))] for kernel in cut.library],
             "left": [[reason, level, nodes] for (reason, level), nodes in left.items()],
             "others": listed(plan.others),

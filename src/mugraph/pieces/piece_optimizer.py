@@ -212,7 +212,7 @@ class Optimizer:
         self._try_again(sorted(needy, key=by_bytes), distinct, graphs, deadline, until)
         return [self._outcomes[key] for key in keys]
 
-    def given(self, piece: Piece) -> float | None:
+    def seconds_given(self, piece: Piece) -> float | None:
         """The seconds that a piece had when it was tried last; None for as many as it wanted."""
         return self._share_of(piece).budget
 
