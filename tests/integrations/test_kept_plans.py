@@ -369,7 +369,8 @@ def test_who_asks_for_something_else_cuts_by_himself(
         compiled(model, store, **options)(X)
         assert background.wait(300.0)
     assert len(cuts) == 2
-    assert plan_of(store) == before
+    key, document = plan_of(store)
+    assert (key, document | {"given": before[1]["given"]}) == before
 
 
 def test_what_more_time_may_change_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cuts: list[int]) -> None:
