@@ -405,10 +405,10 @@ def verify(
     check_evidence(seed, max_error)
     if dynamic is not None:
         require_torch("to compare functions at all sizes")
-        from mugraph.sizes.cutoff_proofs import verified_at_all_sizes
+        from mugraph.sizes.cutoff_proofs import Question
 
         options = {"max_error": max_error, "seed": seed, "properties": properties, "for_all_weights": for_all_weights}
-        return verified_at_all_sizes(verify, (fn_a, fn_b), example_inputs, dynamic, budget, options)
+        return Question.of(verify, (fn_a, fn_b), example_inputs, dynamic, budget, options).answer().verdict
     deadline = reading(Deadline(budget), silent, fn_a, fn_b)
     try:
         pair = compared(fn_a, fn_b, example_inputs, for_all_weights=for_all_weights)

@@ -736,7 +736,6 @@ def test_the_checker_shares_no_code_with_what_it_checks() -> None:
         "contextlib",
         "decimal",
         "enum",
-        "functools",
         "numpy",
         "random",
         "re",

@@ -7,13 +7,11 @@ numerator over a product of divisors, each of which has a name, so that a diviso
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mugraph.checker.operators import OPERATORS
 from mugraph.checker.saved_files import Json, Rejected, Undecided
@@ -24,6 +22,7 @@ from mugraph.checker.zero_divisors import POSITIVE, UNKNOWN, ancestors, sign_of
 Orders = Counter[str]
 """By the name of a dimension, the indices that are summed over plus the degree in its size."""
 Shape = tuple[Size, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +278,19 @@ def _added(walk: _Walk, index: int, node: Json, reads: list[Elements]) -> Elemen
     return _either(*_together(*reads))
 
 
+def _most(counted: Iterable[Counter[T]]) -> Counter[T]:
+    """Of everything as many as the one has that has the most."""
+    most, *others = counted
+    for each in others:
+        most = most | each
+    return most
+
+
 def _either(*parts: Elements) -> Elements:
     """A sum of tensors of one shape, or one or another of them by the element, over all divisors that one has."""
-    common = functools.reduce(operator.or_, (each.divisors for each in parts))
+    common = _most(each.divisors for each in parts)
     over = [each.over(common) for each in parts]
-    orders = functools.reduce(operator.or_, (each for each, _ in over))
+    orders = _most(each for each, _ in over)
     return Elements(parts[0].shape, frozenset().union(*(varies for _, varies in over)), orders, common)
 
 
@@ -458,7 +465,7 @@ def _joined(walk: _Walk, index: int, node: Json, reads: list[Elements]) -> Eleme
     parts = [replace(x, shape=shape) for x in reads]
     if any(dim in _dims(x.divisors) for x in parts):
         dims = _dims(each for x in parts for each in x.divisors)
-        orders = functools.reduce(operator.or_, (orders_of(x.divisors) for x in parts))
+        orders = _most(orders_of(x.divisors) for x in parts)
         one = Counter([Divisor(("product", walk.named[index]), tuple(sorted(dims)), _tuple(orders))])
         parts = [replace(x, divisors=one) for x in parts]
     made = _either(*parts)

@@ -18,7 +18,7 @@ from mugraph.checker import Part, Status
 from mugraph.checker.all_sizes import SizesExamination, examine_document, examine_sizes
 from mugraph.checker.sum_orders import orders_of_outputs
 from mugraph.cli.arguments import resolve
-from mugraph.cli.certificate_check import EXIT_CODES
+from mugraph.cli.certificate_check import lines_of, record_of, told
 from mugraph.errors import MugraphError
 from mugraph.frontend import require_torch
 from mugraph.results.summary import passing_text
@@ -69,12 +69,7 @@ def check_sizes_certificate(path: Path, words: Sequence[str], rounds: int | None
     code."""
     examination = examine_sizes(path, rounds=rounds, tell=lambda line: print(line, file=sys.stderr, flush=True))
     function = _asked_again(examination.document, words) if words and examination.report is not None else None
-    checked = Checked(examination, function)
-    if json_output:
-        print(json.dumps(checked.record()))
-    else:
-        print("\n".join(checked.lines(path)))
-    return EXIT_CODES[checked.outcome]
+    return told(Checked(examination, function), path, json_output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +85,20 @@ class Checked:
         return {**self.examination.parts, "functions": self.function or _NOBODYS}
 
     @property
+    def _asked(self) -> list[Part]:
+        return [*self.examination.parts.values(), *([] if self.function is None else [self.function])]
+
+    @property
     def outcome(self) -> str:
         """`accepted`, `rejected` or `undecided`."""
-        asked = [*self.examination.parts.values(), *([] if self.function is None else [self.function])]
-        if any(part.status is Status.REFUSED for part in asked):
+        if any(part.status is Status.REFUSED for part in self._asked):
             return "rejected"
-        return "accepted" if all(part.status is Status.CHECKED for part in asked) else "undecided"
+        return "accepted" if all(part.status is Status.CHECKED for part in self._asked) else "undecided"
 
     @property
     def refusal(self) -> str:
         """Why it is not accepted, by the first part that is not; "" where it is."""
-        parts = [*self.examination.parts.values(), *([] if self.function is None else [self.function])]
-        return next((part.reason for part in parts if part.status is not Status.CHECKED), "")
+        return next((part.reason for part in self._asked if part.status is not Status.CHECKED), "")
 
     def lines(self, path: Path) -> list[str]:
         """The outcome in a line, then what is claimed, then a line for each part."""
@@ -111,14 +108,14 @@ class Checked:
         else:
             agreed = f"{report.rounds} tests at {report.sizes} sizes agreed; {passing_text(report.error_bound)}"
             opening = [f"{self.outcome}: {path}: {agreed}", f"  claim: {report.claim}"]
-        return [*opening, *(f"  {name:<9} {part.status}: {part.reason}" for name, part in self.parts.items())]
+        return [*opening, *lines_of(self.parts)]
 
     def record(self) -> dict[str, Any]:
         """The JSON object of the check."""
         record: dict[str, Any] = {
             "outcome": self.outcome,
             "accepted": self.outcome == "accepted",
-            "parts": {name: {"status": part.status, "reason": part.reason} for name, part in self.parts.items()},
+            "parts": record_of(self.parts),
             "reason": self.refusal,
         }
         if (report := self.examination.report) is not None:

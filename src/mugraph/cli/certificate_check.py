@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mugraph.checker import CheckReport, Examination, Part, Status, examine
 from mugraph.checker.saved_files import SavedFiles
@@ -42,12 +42,39 @@ def check(folder: Path, word: str | None, rounds: int | None, json_output: bool)
         parts = {"function": Part(Status.NOT_CHECKED, "what comes before it was refused")} if word is not None else {}
     else:
         parts = {} if word is None else {"function": _function(word, checked.examination.saved)}
-    checked = replace(checked, parts=checked.parts | {"function": _NOBODYS} | parts, asked=word is not None)
-    if json_output:
-        print(json.dumps(checked.record()))
-    else:
-        print("\n".join(checked.lines(folder)))
+    return told(
+        replace(checked, parts=checked.parts | {"function": _NOBODYS} | parts, asked=word is not None), folder, json_output
+    )
+
+
+class Told(Protocol):
+    """What was found of something at a place, as it is told."""
+
+    @property
+    def outcome(self) -> str:
+        """`accepted`, `rejected` or `undecided`."""
+
+    def lines(self, place: Path, /) -> list[str]:
+        """It for people."""
+
+    def record(self) -> dict[str, Any]:
+        """It as a JSON object."""
+
+
+def told(checked: Told, place: Path, json_output: bool) -> int:
+    """Print what was found of a place; the exit code."""
+    print(json.dumps(checked.record()) if json_output else "\n".join(checked.lines(place)))
     return EXIT_CODES[checked.outcome]
+
+
+def lines_of(parts: Mapping[str, Part]) -> list[str]:
+    """A line for each part of a check."""
+    return [f"  {name:<9} {part.status}: {part.reason}" for name, part in parts.items()]
+
+
+def record_of(parts: Mapping[str, Part]) -> dict[str, Any]:
+    """The parts of a check as JSON values."""
+    return {name: {"status": part.status, "reason": part.reason} for name, part in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +115,7 @@ class CheckedProgram:
         report = self.examination.report
         said = _tests_text(report) if report is not None and not self.refusal else self.refusal or self.examination.refusal
         opening = f"{self.outcome}: {folder}: {said}"
-        return [opening, *(f"  {name:<9} {part.status}: {part.reason}" for name, part in self.parts.items())]
+        return [opening, *lines_of(self.parts)]
 
     def record(self) -> dict[str, Any]:
         """The JSON object of the check."""
@@ -96,7 +123,7 @@ class CheckedProgram:
         record: dict[str, Any] = {
             "outcome": self.outcome,
             "accepted": self.outcome == "accepted",
-            "parts": {name: {"status": part.status, "reason": part.reason} for name, part in self.parts.items()},
+            "parts": record_of(self.parts),
             "reason": self.refusal or str(self.examination.refusal or ""),
         }
         if report is not None:

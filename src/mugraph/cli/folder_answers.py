@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mugraph.checker import Part, Status
-from mugraph.cli.certificate_check import EXIT_CODES, CheckedProgram
+from mugraph.cli.certificate_check import EXIT_CODES, CheckedProgram, lines_of, record_of
 
 
 def answered(
@@ -25,14 +25,12 @@ def answered(
         record = {
             "outcome": outcome,
             "accepted": outcome == "accepted",
-            "parts": {name: {"status": part.status, "reason": part.reason} for name, part in parts.items()},
+            "parts": record_of(parts),
             "programs": {str(place.relative_to(folder)): each.record() for place, each in programs.items()},
         }
         print(json.dumps(record))
         return EXIT_CODES[outcome]
-    print(f"{outcome}: {folder}: {what}")
-    for name, part in parts.items():
-        print(f"  {name:<9} {part.status}: {part.reason}")
+    print("\n".join([f"{outcome}: {folder}: {what}", *lines_of(parts)]))
     for place, each in programs.items():
         print("\n".join(each.lines(place)))
     return EXIT_CODES[outcome]

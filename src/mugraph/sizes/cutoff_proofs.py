@@ -53,21 +53,6 @@ Verify = Callable[..., Verdict]
 """`mugraph.verify`."""
 
 
-def verified_at_all_sizes(
-    verify: Verify,
-    functions: tuple[Any, Any],
-    example_inputs: Any,
-    dynamic: Declaration,
-    budget: float | None,
-    options: Mapping[str, Any],
-) -> Verdict:
-    """The answer for all sizes of the ranges in `dynamic`, from 1 on; undecided, with the reason, where there is none.
-
-    `options` are the others of `verify`. Raises what `Question.of` raises, and `verify`.
-    """
-    return Question.of(verify, functions, example_inputs, dynamic, budget, options).answer().verdict
-
-
 @dataclass(frozen=True, slots=True)
 class DecidedPart:
     """Ranges that are a part of all, and what decided about their sizes: the `cutoffs` of two families, by dimension, and the
