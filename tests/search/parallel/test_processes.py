@@ -54,13 +54,15 @@ def test_several_kernels_do_not_depend_on_the_number_of_workers(name: str) -> No
     assert len(found[0][0][0][0].kernels()) == 2
 
 
-def test_what_a_settled_search_lists_does_not_depend_on_when_workers_start() -> None:
-    """The first plan leaves little to win, and the second that there is for others passes before workers have begun."""
+def test_what_a_settled_search_lists_does_not_depend_on_when_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first plan leaves little to win, and others are looked for in this process alone, here however long it takes."""
+    monkeypatch.setattr("mugraph.search.driver._SETTLED_SECONDS", 120.0)
+    monkeypatch.setattr("mugraph.search.driver._SETTLED_SHARE", 1.0)
     found = []
     for workers in (1, 3):
         KNOWN.clear()
         _LOOPLESS.clear()
-        result = search(PAPER["rmsnorm"](), CPU, budget=20, workers=workers, options=Options(least_gain=0.95))
+        result = search(PAPER["rmsnorm"](), CPU, budget=120, workers=workers, options=Options(least_gain=0.95))
         assert result.report.settled
         found.append([c.graph for c in result.candidates])
     assert found[0] == found[1]
