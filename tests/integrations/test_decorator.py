@@ -918,3 +918,70 @@ def test_hooks_of_all_modules_are_noticed() -> None:
     finally:
         hook.remove()
     answered_as_ever(fast, model)
+
+
+class Attending(nn.Module):
+    """Reads numbers of settings that it shares with other modules, as layers of models do."""
+
+    def __init__(self, config: types.SimpleNamespace) -> None:
+        super().__init__()
+        self.config, self.linear = config, nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.linear(x) * self.config.scale, -1) + self.config.inner["shift"]  # type: ignore[no-any-return]
+
+
+def test_numbers_of_settings_that_modules_within_hold_are_noticed() -> None:
+    config = types.SimpleNamespace(scale=2.0, inner={"shift": 1.0})
+    model = nn.Sequential(nn.Linear(32, 32), Attending(config)).eval()
+    fast = mugraph.optimize(model, budget=120.0)
+    answered_as_ever(fast, model)
+    assert len(fast.results) == 1
+    for change, name in ((lambda: vars(config).update(scale=3.0), "scale"), (lambda: config.inner.update(shift=5.0), "shift")):
+        change()
+        with torch.inference_mode(), pytest.warns(LeftToPyTorch, match=f"{name} is not what it was"):
+            close(fast(X), model(X))
+        config.scale, config.inner["shift"] = 2.0, 1.0
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("error")
+        close(fast(X), model(X))
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Nothing has kernels, which is found out at once; the fixture counts how often it was."""
+    asked = list[int]()
+
+    def optimized(self: Any, *call: Any) -> decorator.Answer:
+        asked.append(len(asked))
+        return decorator.Answer(reason="there are none")
+
+    monkeypatch.setattr(Optimized, "_optimized", optimized)
+    return asked
+
+
+@pytest.mark.filterwarnings("ignore::mugraph.errors.LeftToPyTorch")
+def test_answers_of_kinds_that_do_not_come_again_go(without_kernels: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decorator, "_MOST_ANSWERS", 3)
+    model = nn.Sequential(nn.Linear(32, 16), Scaling(2.0)).eval()
+    fast = mugraph.optimize(model)
+    with torch.inference_mode():
+        fast(X)
+        for number in range(8):
+            model[1].forward = lambda x, by=number: x * by
+            close(fast(X), model(X))
+            del model[1].forward
+            fast(X)
+    assert len(fast.answers) == 3
+    assert len(without_kernels) == 9, "the kind that comes again has kept its answer"
+
+
+@pytest.mark.filterwarnings("ignore::mugraph.errors.LeftToPyTorch")
+def test_a_method_that_is_bound_anew_for_each_call_is_of_one_kind(without_kernels: list[int]) -> None:
+    model = nn.Sequential(nn.Linear(32, 16), Scaling(2.0)).eval()
+    fast = mugraph.optimize(model)
+    with torch.inference_mode():
+        for _ in range(4):
+            model[1].forward = types.MethodType(other_forward, model[1])
+            close(fast(X), model(X))
+    assert len(fast.answers) == len(without_kernels) == 1

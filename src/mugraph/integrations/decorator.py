@@ -11,6 +11,7 @@ import functools
 import inspect
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,11 +23,10 @@ from mugraph.api import superoptimize
 from mugraph.devices import device_for, resolved
 from mugraph.errors import IndexOutOfRange, InvalidInput, LeftToPyTorch, MugraphError, ShapeMismatch, SharedMemory
 from mugraph.frontend import trace
+from mugraph.frontend.calls.python_state import PythonState, ReachedModules
 from mugraph.frontend.calls.pytree import FunctionCalling
 from mugraph.integrations.call_kinds import (
     Kind,
-    PythonState,
-    ReachedModules,
     asks_for_gradients,
     functions_are_watched,
     kind_of_call,
@@ -66,6 +66,9 @@ _GRADIENTS = (
 
 _FEW = 3
 """Kinds of calls that are named to say why there are no kernels."""
+_MOST_ANSWERS = 64
+"""Kinds of calls whose answers are kept: where there are more, as of a module whose `forward` is another one in each call, the
+one goes that was used least recently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +91,13 @@ class Answer:
 class Optimized(Shared, Generic[P, R]):
     """A function that `mugraph.optimize` was asked for: call it as ever.
 
-    `answers` says what answers the calls of each kind: shapes, dtypes and devices of tensors, values of everything else.
+    `answers` says what answers the calls of each kind: shapes, dtypes and devices of tensors, values of everything else. Those of
+    the kinds that were used last are kept, up to 64.
     """
 
     def __init__(self, fn: Callable[P, R], settings: Settings) -> None:
         self.fn, self.settings = fn, settings
-        self.answers: dict[Kind, Answer] = {}
+        self.answers: OrderedDict[Kind, Answer] = OrderedDict()
         self._latest: tuple[Superoptimized, Kind, ReachedModules, Answer] | None = None
         """The result that answered last, the surroundings and modules that it was optimized with, and the answer it is of."""
         self._observed = ObservedSizes()
@@ -138,7 +142,10 @@ class Optimized(Shared, Generic[P, R]):
             self._leave("an argument is neither a tensor nor a value to compare with a later call's")
             return self.fn(*args, **kwargs)
         answer = self.answers.get(kind)
-        if answer is None:
+        if answer is not None:
+            with suppress(KeyError):  # another thread has just let it go
+                self.answers.move_to_end(kind)
+        else:
             state = PythonState(self.fn, modules.modules)
             if torch.is_grad_enabled():
                 returned = self.fn(*args, **kwargs)
@@ -190,8 +197,11 @@ class Optimized(Shared, Generic[P, R]):
                 found = self._optimized(args, kwargs, dynamic)
                 state.settle()
                 self.answers[kind] = answer = replace(found, state=state)
+                if len(self.answers) > _MOST_ANSWERS:
+                    self.answers.popitem(last=False)
                 if answer.reason:
                     warn_user(f"{self._name} runs as PyTorch runs it: {answer.reason}", LeftToPyTorch)
+                return answer
             return self.answers[kind]
 
     def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic) -> Answer:

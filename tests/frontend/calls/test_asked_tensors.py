@@ -424,3 +424,79 @@ def test_questions_that_a_stand_in_answers_otherwise_are_refused() -> None:
     for fn, words in ((by_gradient, "its gradient"), (by_place, "where its memory begins")):
         with pytest.raises(UnsupportedOperator, match=words):
             trace(fn, (X,))
+
+
+class AskingForGradients(torch.nn.Module):
+    """Asks a parameter of its own whether it has a gradient, and perhaps reads it."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.weight, self.reads = torch.nn.Parameter(torch.ones(4)), reads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.weight.grad is None else -x
+        return x * self.weight if self.reads else x * 2
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["asks", "reads"])
+@pytest.mark.parametrize("owns", [False, True], ids=["captured", "module"])
+def test_a_call_sees_that_a_tensor_has_a_gradient_now(owns: bool, reads: bool) -> None:
+    module = AskingForGradients(reads)
+    weight = module.weight
+    by_closure = lambda x: (x if weight.grad is None else -x) * (weight if reads else 2)  # noqa: E731
+    fn = module if owns else by_closure
+    traced = trace(fn, (X,))
+    with torch.no_grad():
+        for grad, fits in ((None, True), (torch.ones(4), False), (None, True)):
+            weight.grad = grad
+            for call in (traced.flatten, traced.plain):
+                with contextlib.nullcontext() if fits else pytest.raises(InvalidInput, match="weight had no gradient when"):
+                    call((X,), {})
+    weight.grad = torch.ones(4)
+    with pytest.raises(UnsupportedOperator, match="a tensor that it brings along for its gradient; ask outside"):
+        trace(fn, (X,))
+
+
+ANSWERED_BY_EACH_CALL: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
+    "version": (lambda tensor: tensor._version > 0, r"how often it was written to \(_version\)"),
+    "inference": (lambda tensor: tensor.is_inference(), r"whether it is an inference tensor \(is_inference\)"),
+    "function": (torch.is_inference, r"whether it is an inference tensor \(is_inference\)"),
+}
+
+
+@pytest.mark.parametrize("question", ANSWERED_BY_EACH_CALL)
+@pytest.mark.parametrize("of", ["argument", "captured", "computed"])
+def test_questions_that_each_call_may_answer_otherwise_are_refused(question: str, of: str) -> None:
+    ask, words = ANSWERED_BY_EACH_CALL[question]
+    table = torch.ones(4)
+
+    def asking(x: torch.Tensor) -> torch.Tensor:
+        return x if ask({"argument": x, "captured": table, "computed": x * 2}[of]) else -x
+
+    with pytest.raises(UnsupportedOperator, match=f"asking asks a tensor {words}; ask outside the function"):
+        trace(asking, (X,))
+
+
+def test_the_gradient_of_an_argument_is_refused_and_that_of_a_result_is_none() -> None:
+    with pytest.raises(UnsupportedOperator, match="asks an argument for its gradient"):
+        trace(lambda x: x if x.grad is None else -x, (X,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert trace(lambda x: x * 2 if (x + 1).grad is None else -x, (X,)).graph.input_names == ("x",)
+
+
+@pytest.mark.parametrize("of", ["argument", "captured"])
+def test_the_order_of_dimensions_is_a_question_of_strides(of: str) -> None:
+    table = torch.zeros(3, 4)
+
+    def asking(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if (x if of == "argument" else table).dim_order() == (0, 1) else x * 3
+
+    traced = trace(asking, (X,))
+    assert [*traced.flatten((X,), {})] == [X]
+    turned = torch.zeros(4, 3).t()
+    x = turned if of == "argument" else X
+    if of == "captured":
+        table = turned
+    with pytest.raises(InvalidInput, match=r"has strides \[1, 3\], optimized for \[4, 1\]"):
+        traced.flatten((x,), {})

@@ -35,6 +35,8 @@ class CapturedSource:
     """Where it lies, where what the function does may depend on that."""
     strides: tuple[int, ...] | None = None
     """Those that it has, where what the function does may depend on them."""
+    no_gradient: bool = False
+    """Whether it has no gradient, and what the function does may depend on that."""
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin], computed: bool = False) -> CapturedSource:
@@ -43,12 +45,16 @@ class CapturedSource:
         return cls(name, tuple(tensor.shape), tensor.dtype, ways, constant=not origins, computed=computed and not origins)
 
     @classmethod
-    def of_asked(cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin], by_strides: bool) -> CapturedSource:
-        """The source of a tensor that nothing is read from, while what the function does depends on what kind of tensor it is,
-        and, with `by_strides`, on how it lies. One without data lies on any device."""
+    def of_asked(
+        cls, name: str, tensor: torch.Tensor, origins: Sequence[Origin], by_strides: bool, by_gradient: bool = False
+    ) -> CapturedSource:
+        """The source of a tensor of which not the numbers matter, while what the function does depends on what kind of tensor it
+        is, and, with `by_strides`, on how it lies, with `by_gradient` on its having no gradient. One without data lies on any
+        device."""
         device = None if tensor.device.type == "meta" else tensor.device
         strides = tuple(tensor.stride()) if by_strides else None
-        return cls(name, tuple(tensor.shape), tensor.dtype, tuple(origins), device=device, strides=strides)
+        ways = tuple(origins) or (Origin.at(name, tensor),)
+        return cls(name, tuple(tensor.shape), tensor.dtype, ways, device=device, strides=strides, no_gradient=by_gradient)
 
     def __call__(self) -> torch.Tensor:
         """The tensor, without its gradient."""
@@ -71,6 +77,9 @@ class CapturedSource:
         if self.strides is not None and not lies_alike(tensor, self.strides):
             what = f"{self.name} has strides {list(tensor.stride())}, optimized for {list(self.strides)}"
             raise InvalidInput(f"{what}, which the function may ask for; make it contiguous, or optimize again")
+        if self.no_gradient and tensor.grad is not None:
+            what = f"{self.name} had no gradient when the function was traced, which asks for it, and has one now"
+            raise InvalidInput(f"{what}; set it to None, or optimize again")
 
     def _one_of(self, values: Iterator[Any]) -> torch.Tensor:
         """The value that all ways lead to, in their order."""
@@ -95,16 +104,16 @@ def kinds(sources: Sequence[CapturedSource]) -> Callable[[], bool]:
     """A call that looks, in less than a microsecond for one, whether each source leads to a tensor as it was. Where it says no,
     `CapturedSource.expect` says what is wrong."""
     entries = [
-        (quick_reader(first), [*map(quick_reader, others)], source.shape, source.dtype, source.device, source.strides)
-        for source in sources
-        for first, *others in [source.origins]
+        (quick_reader(first), [*map(quick_reader, others)], source) for source in sources for first, *others in [source.origins]
     ]
 
     def are_still() -> bool:
         try:
-            for read, others, shape, dtype, device, strides in entries:
-                tensor = read()
-                if tensor.shape != shape or tensor.dtype is not dtype or (device is not None and tensor.device != device):
+            for read, others, source in entries:
+                tensor, device, strides = read(), source.device, source.strides
+                if tensor.shape != source.shape or tensor.dtype is not source.dtype:
+                    return False
+                if (device is not None and tensor.device != device) or (source.no_gradient and tensor.grad is not None):
                     return False
                 if (strides is not None and not lies_alike(tensor, strides)) or any(other() is not tensor for other in others):
                     return False

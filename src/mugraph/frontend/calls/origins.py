@@ -30,7 +30,6 @@ _WAYS = 4
 """Ways to one object that are followed."""
 _LIBRARIES = frozenset({"builtins", "torch", "numpy"})
 """Packages whose modules, functions and objects are not looked into: no program's constants lie there."""
-_UNNAMED_METHODS = frozenset({"forward", "__call__", "__getitem__"})
 CACHE = functools._lru_cache_wrapper
 """Functions that remember what they returned."""
 CONTAINERS = (list, tuple, Mapping)
@@ -57,13 +56,13 @@ class Origin:
     @classmethod
     def of_attribute(cls, whole: Any, name: str) -> Origin:
         """The way to an attribute of an object that is there for ever."""
-        return cls(name, functools.partial(_attribute, name), cls.at("", whole))
+        return cls(name, functools.partial(attribute_of, name), cls.at("", whole))
 
     @property
     def attribute(self) -> str | None:
         """The attribute that the last step asks an object or module for; None where it is no such step."""
         step = self.step
-        return step.args[0] if isinstance(step, functools.partial) and step.func is _attribute else None
+        return step.args[0] if isinstance(step, functools.partial) and step.func is attribute_of else None
 
     @property
     def is_named(self) -> bool:
@@ -143,59 +142,6 @@ def modules_reached(fn: Any, way: Origin | None = None) -> list[tuple[torch.nn.M
     return [(value, origin) for value, origin in _near(fn, is_looked_into, way) if isinstance(value, torch.nn.Module)]
 
 
-def functions_reached(fn: Any) -> list[FunctionType]:
-    """The functions that a function is, or reaches as `modules_reached` goes."""
-    return [value for value, _ in _near(fn, is_looked_into) if isinstance(value, FunctionType)]
-
-
-def values_reached(fn: Any, way: Origin | None = None) -> list[tuple[Any, Origin]]:
-    """The numbers, texts, flags and None that a function reaches by a name of its own, with the way to each: through attributes
-    of objects that code names, and containers of at most `_SMALL` parts or of modules; and how many parts these have. What
-    modules hold is not looked into, nor the arguments that `functools.partial` holds, which each call is compared with. `way`
-    leads to the function, or to a container in its place, where it is known."""
-    while isinstance(fn, functools.partial):
-        fn, way = fn.func, None
-    root = Origin.at("", fn) if way is None else way
-
-    def is_open(value: Any) -> bool:
-        ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]  # as the methods that an object has of us
-        return not ours and not isinstance(value, functools.partial) and is_looked_into(value)
-
-    near = list(_near(fn, is_open, root))
-    functions = [value for value, _ in near if isinstance(value, FunctionType)]
-    named = names_read(functions, {type(value) for value, _ in near if not isinstance(value, FunctionType)})
-    named |= {root.name}
-    by_name = [(value, way) for value, way in near if way.is_named and ((name := way.attribute) is None or name in named)]
-    counted = ((value, way) for value, way in by_name if isinstance(value, CONTAINERS) and is_open(value))
-    lengths = [(len(value), Origin(way.name, len, way)) for value, way in counted]
-    return [*((value, way) for value, way in by_name if isinstance(value, PLAIN_VALUES)), *lengths]
-
-
-def names_read(functions: Iterable[FunctionType], kinds: Iterable[type]) -> frozenset[str]:
-    """The names in the code of functions and of those methods of classes, and of their bases, that code of these names; the
-    methods that calls find without a name are among them."""
-    methods: dict[str, list[FunctionType]] = {}
-    for base in {base for kind in kinds for base in kind.__mro__}:
-        for name, member in vars(base).items():
-            if isinstance(method := _within(member), FunctionType):
-                methods.setdefault(name, []).append(method)
-    named = frozenset[str]().union(_UNNAMED_METHODS, *(_names(function.__code__) for function in functions))
-    looked = set[str]()
-    while fresh := (named & methods.keys()) - looked:
-        looked |= fresh
-        named = named.union(*(_names(method.__code__) for name in fresh for method in methods[name]))
-    return named
-
-
-def _within(member: Any) -> Any:
-    """The function of a property or method as a class holds it; what is neither is itself."""
-    if isinstance(member, property):
-        return member.fget
-    if isinstance(member, functools.cached_property):
-        return member.func
-    return member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
-
-
 def _near(fn: Any, is_open: Callable[[Any], bool], root: Origin | None = None) -> Iterator[tuple[Any, Origin]]:
     """What a function reaches without going through modules, nor through more than `_FEW` objects, which are all `is_open`."""
     met: dict[int, Any] = {}
@@ -205,7 +151,7 @@ def _near(fn: Any, is_open: Callable[[Any], bool], root: Origin | None = None) -
         yield value, origin
         if id(value) not in met and not isinstance(value, (torch.nn.Module, torch.Tensor, *_PLAIN)) and is_open(value):
             met[id(value)] = value
-            for name, part, step in _steps(value):
+            for name, part, step in steps_of(value):
                 waiting.append((part, Origin(".".join(filter(None, (origin.name, name))), step, origin)))
 
 
@@ -250,13 +196,13 @@ def _reached(fn: Any) -> Iterator[tuple[Any, Origin]]:
 def _parts(value: Any, origin: Origin) -> Iterator[tuple[Any, Origin]]:
     """What lies directly in `value`."""
     through = origin.through | {id(value)}
-    for name, part, step in _steps(value):
+    for name, part, step in steps_of(value):
         if not isinstance(part, _PLAIN):
             path = ".".join(filter(None, (origin.name, name)))
             yield part, Origin(path, step, origin, through)
 
 
-def _steps(value: Any) -> Iterable[_Step]:
+def steps_of(value: Any) -> Iterable[_Step]:
     if isinstance(value, torch.nn.Module):
         return _of_module(value)
     if isinstance(value, FunctionType):
@@ -271,7 +217,7 @@ def _steps(value: Any) -> Iterable[_Step]:
         return [(str(number), part, operator.itemgetter(number)) for number, part in enumerate(value)]
     if isinstance(value, (type, ModuleType)) or not is_users(type(value).__module__):
         return ()
-    attributes = [(name, getattr(value, name, None), functools.partial(_attribute, name)) for name in _attributes(value)]
+    attributes = [(name, getattr(value, name, None), functools.partial(attribute_of, name)) for name in _attributes(value)]
     return [*attributes, *(_unnamed(value, "__call__") if callable(value) else ())]
 
 
@@ -284,7 +230,7 @@ def _of_module(module: torch.nn.Module) -> Iterator[_Step]:
     held = (*module._parameters, *module._buffers, *module._modules)
     others = (name for name in vars(module) if not name.startswith("_"))
     for name in (*held, *others):
-        step = _of_parameters if name in module._parameters else _of_buffers if name in module._buffers else _attribute
+        step = _of_parameters if name in module._parameters else _of_buffers if name in module._buffers else attribute_of
         yield name, getattr(module, name, None), functools.partial(step, name)
     yield from _unnamed(module, "forward")
 
@@ -292,10 +238,10 @@ def _of_module(module: torch.nn.Module) -> Iterator[_Step]:
 def _of_function(function: FunctionType) -> Iterator[_Step]:
     for number, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
         try:
-            yield name, cell.cell_contents, functools.partial(_cell, number)
+            yield name, cell.cell_contents, functools.partial(cell_of, number)
         except ValueError:  # not yet assigned
             continue
-    named = _names(function.__code__)
+    named = names_in(function.__code__)
     for name in sorted(named & function.__globals__.keys()):
         yield from _of_global(name, function.__globals__[name], named)
     yield from _unnamed(function, "__defaults__", "__kwdefaults__", "__dict__")
@@ -304,16 +250,16 @@ def _of_function(function: FunctionType) -> Iterator[_Step]:
 def _of_global(name: str, value: Any, names: frozenset[str]) -> Iterator[_Step]:
     """A global of a function; of a Python module those attributes that the function names."""
     if not isinstance(value, ModuleType):
-        yield name, value, functools.partial(_global, name)
+        yield name, value, functools.partial(global_of, name)
     elif is_users(value.__name__):
         for attribute in sorted(names & vars(value).keys()):
-            yield f"{name}.{attribute}", vars(value)[attribute], functools.partial(_global_attribute, name, attribute)
+            yield f"{name}.{attribute}", vars(value)[attribute], functools.partial(global_attribute_of, name, attribute)
 
 
-def _names(code: CodeType) -> frozenset[str]:
+def names_in(code: CodeType) -> frozenset[str]:
     """The globals and attributes that a function names, and the functions inside it."""
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return frozenset(code.co_names).union(*map(_names, inner))
+    return frozenset(code.co_names).union(*map(names_in, inner))
 
 
 def is_users(module: str | None) -> bool:
@@ -328,7 +274,7 @@ def _attributes(value: Any) -> Iterator[str]:
         yield from (slots,) if isinstance(slots, str) else slots
 
 
-def _attribute(name: str, whole: Any) -> Any:
+def attribute_of(name: str, whole: Any) -> Any:
     return getattr(whole, name)
 
 
@@ -344,13 +290,13 @@ def _of_buffers(name: str, module: torch.nn.Module) -> Any:
     return getattr(module, name) if buffer is None else buffer
 
 
-def _cell(number: int, function: Any) -> Any:
+def cell_of(number: int, function: Any) -> Any:
     return function.__closure__[number].cell_contents
 
 
-def _global(name: str, function: Any) -> Any:
+def global_of(name: str, function: Any) -> Any:
     return function.__globals__[name]
 
 
-def _global_attribute(name: str, attribute: str, function: Any) -> Any:
+def global_attribute_of(name: str, attribute: str, function: Any) -> Any:
     return getattr(function.__globals__[name], attribute)

@@ -71,7 +71,7 @@ class Recorder(torch.nn.Module):
         self.held.looked_at_again()
         versions = [None if tensor.is_inference() else tensor._version for tensor in tensors[own:]]
         try:
-            with self.watch.instead(tensors[own:], made, self), heard():
+            with self.watch.instead(tensors[:own], tensors[own:], made, self), heard():
                 returned = self.arguments.call(self.fn, tensors[:own])
         finally:
             kept = self.held.taken_back(made, self.watch.instead_of)

@@ -31,6 +31,7 @@ from mugraph.frontend.operators.conversion import Signature, convert, only_chose
 from mugraph.frontend.operators.torch_casts import DTYPES, INTEGERS
 from mugraph.frontend.recording.calls import Calls
 from mugraph.frontend.recording.export import Recording, record
+from mugraph.frontend.recording.watch import asked_in_vain
 from mugraph.frontend.recording.returned import results_of
 from mugraph.frontend.rewriting.constants import KNOWN_MASKS, Constants, with_constants
 from mugraph.frontend.rewriting.graph_passes import copy_returned
@@ -162,7 +163,7 @@ class CapturedSources:
 def captured_sources(call: RecordedCall, program: Calls, read: Collection[str], taken: Collection[str]) -> CapturedSources:
     """Where the tensors come from that are no arguments, those of the placeholders in `read` being read; their names are none of
     `taken`."""
-    known, names, written = origins(call.fn), set(taken), call.recording.literals
+    known, names, written, watch = origins(call.fn), set(taken), call.recording.literals, call.recording.recorder.watch
     sources: dict[str, tuple[CapturedSource, torch.Tensor]] = {}
     asked: list[CapturedSource] = []
     for each in sorted(_captured(call.recording, program), key=lambda each: each.placeholder in written):
@@ -173,8 +174,12 @@ def captured_sources(call: RecordedCall, program: Calls, read: Collection[str], 
             source = CapturedSource.of(name, each.tensor, ways, computed=each.placeholder in written)
             sources[each.placeholder] = source, each.tensor
             names.add(name)
-        elif each.reached and ways:
-            asked.append(CapturedSource.of_asked(name, each.tensor, ways, call.recording.recorder.watch.asks_for_strides))
+        unread = each.reached and each.placeholder not in read
+        if each.asks_gradient or (unread and ways):
+            by_strides = watch.asks_for_strides and unread  # those of inputs are looked at as all inputs' are
+            asked.append(CapturedSource.of_asked(name, each.tensor, ways, by_strides, each.asks_gradient))
+        if each.asks_gradient and each.tensor.grad is not None:
+            raise asked_in_vain(call.name, "a tensor that it brings along for its gradient")
     return CapturedSources(sources, tuple(asked))
 
 
@@ -234,6 +239,8 @@ class _Captured:
     tensor: torch.Tensor
     reached: bool
     """Whether the function came to it, be it only to ask for its shape."""
+    asks_gradient: bool
+    """Whether the function asks for its gradient."""
 
 
 def _captured(recording: Recording, program: Calls) -> Iterator[_Captured]:
@@ -242,11 +249,12 @@ def _captured(recording: Recording, program: Calls) -> Iterator[_Captured]:
     for spec in program.graph_signature.input_specs:
         if spec.kind is not InputKind.USER_INPUT:
             target, tensor = str(spec.target), _owned(recording, program, spec)
-            yield _Captured(spec.arg.name, _owned_name(target), tensor, target in watch.reached_of_modules)
+            asked = target in watch.reached_of_modules, target in watch.gradients_asked
+            yield _Captured(spec.arg.name, _owned_name(target), tensor, *asked)
     reached = {id(tensor): number for number, tensor in enumerate(watch.reached)}
     captured = [*zip(others, recording.captured, strict=True)]
     for placeholder, tensor in sorted(captured, key=lambda each: reached.get(id(each[1]), len(reached))):
-        yield _Captured(placeholder, "", tensor, id(tensor) in reached)
+        yield _Captured(placeholder, "", tensor, id(tensor) in reached, id(tensor) in watch.gradients_asked)
 
 
 def _owned(recording: Recording, program: Calls, spec: InputSpec) -> torch.Tensor:

@@ -14,7 +14,9 @@ from mugraph.errors import UnsupportedOperator
 from mugraph.frontend.recording.kept_tensors import Made
 from mugraph.frontend.rewriting.flex_attention import OPERATOR, attention
 
-_QUESTIONS_OF_STRIDES = frozenset({torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset})
+_QUESTIONS_OF_STRIDES = frozenset(
+    {torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset, torch.Tensor.dim_order}
+)
 _COPIES_BY_STRIDES = frozenset(
     {
         *(torch.Tensor.contiguous, torch.Tensor.reshape, torch.Tensor.reshape_as, torch.Tensor.flatten, torch.Tensor.ravel),
@@ -25,11 +27,18 @@ _COPIES_BY_STRIDES = frozenset(
 _INDEXED = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 """Calls whose second argument may have tensors in slices, which PyTorch's trees do not open."""
 _GRADIENT: Any = torch.Tensor.grad
+_VERSION: Any = torch.Tensor._version
 _NOT_ALIKE = {
     _GRADIENT.__get__: "its gradient",
     torch.Tensor.storage_offset: "where its memory begins",
 }
 """Questions that a stand-in answers otherwise than the tensor that it stands for."""
+_OF_CALLS = {
+    _VERSION.__get__: "how often it was written to (_version)",
+    torch.Tensor.is_inference: "whether it is an inference tensor (is_inference)",
+    torch.is_inference: "whether it is an inference tensor (is_inference)",
+}
+"""Questions that each call may answer otherwise, whatever kinds of tensors it is of."""
 _WRITERS = frozenset(
     {"__setitem__"}
     | {
@@ -56,6 +65,8 @@ class Watch(TorchFunctionMode):
         self.captured = list(captured)
         self.reached: list[torch.Tensor] = []
         self.reached_of_modules: set[str] = set()
+        self.gradients_asked: set[int | str] = set()
+        """Tensors that the function captures and asks for their gradients, by identity; those of the module by name."""
         self.returned: Any = None
         self.writes_captured = False
         """Whether the function writes to what it captures and has stand-ins for."""
@@ -68,12 +79,16 @@ class Watch(TorchFunctionMode):
         self._own: dict[int, torch.Tensor] = {}
         """Tensors with data that the function makes, by identity."""
         self._of_modules: dict[int, list[str]] = {}
+        self._arguments: set[int] = set()
         self._made = Made((), ())
         self._below: list[Any] = []
 
-    def instead(self, stand_ins: Sequence[torch.Tensor], made: Made, module: torch.nn.Module) -> Self:
-        """The mode with these in the place of the captured tensors, and those that `module` has now in the place of its own;
-        `made` is told of every call."""
+    def instead(
+        self, arguments: Sequence[torch.Tensor], stand_ins: Sequence[torch.Tensor], made: Made, module: torch.nn.Module
+    ) -> Self:
+        """The mode for these arguments, with stand-ins in the place of the captured tensors, and those that `module` has now in
+        the place of its own; `made` is told of every call."""
+        self._arguments = set(map(id, arguments))
         self._made = made
         self._below = _function_modes()
         self._stand_ins = {id(real): other for real, other in zip(self.captured, stand_ins, strict=False)}
@@ -91,8 +106,12 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._asks_for_strides |= func in _QUESTIONS_OF_STRIDES
         self._asks_for_strides |= self._shared_without_version and _writes(func, args, kwargs or {})
+        if func in _OF_CALLS:
+            raise asked_in_vain(self.name, f"a tensor {_OF_CALLS[func]}")
         if func in _NOT_ALIKE and args and self._is_captured(args[0]):
             self._expect_nothing(func, func(*args))
+        if func == _GRADIENT.__get__:
+            self._note_gradient(args[0])
         args, kwargs = tree_map_only(torch.Tensor, self._instead_of, (args, kwargs or {}))
         if func in _INDEXED:
             args = (args[0], self._in_slices(args[1]), *args[2:])
@@ -135,8 +154,13 @@ class Watch(TorchFunctionMode):
     def _expect_nothing(self, func: Any, answer: Any) -> None:
         """Raise UnsupportedOperator for an answer that stand-ins do not give, as they have no gradient and begin at 0."""
         if answer is not None and (isinstance(answer, torch.Tensor) or answer != 0):
-            what = f"asks a tensor that it brings along for {_NOT_ALIKE[func]}"
-            raise UnsupportedOperator(f"{self.name} {what}; ask outside the function, and give it what that is")
+            raise asked_in_vain(self.name, f"a tensor that it brings along for {_NOT_ALIKE[func]}")
+
+    def _note_gradient(self, asked: torch.Tensor) -> None:
+        """Keep in mind who was asked for a gradient; raises UnsupportedOperator for an argument, of which none is recorded."""
+        if id(asked) in self._arguments:
+            raise asked_in_vain(self.name, "an argument for its gradient")
+        self.gradients_asked.update((id(asked), *self._of_modules.get(id(asked), ())))
 
     def _in_slices(self, index: Any) -> Any:
         """An index with what stands for the tensors that bound its slices: their numbers would be those of now for ever."""
@@ -156,6 +180,11 @@ class Watch(TorchFunctionMode):
             stand_in = self._stand_ins[id(tensor)] = like(tensor)
             self._made.own(stand_in)
         return tensor if stand_in is None else stand_in
+
+
+def asked_in_vain(name: str, question: str) -> UnsupportedOperator:
+    """The error that names a question of a function whose answer no recording can rely on."""
+    return UnsupportedOperator(f"{name} asks {question}; ask outside the function, and give it what that is")
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:

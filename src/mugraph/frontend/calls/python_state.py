@@ -1,0 +1,284 @@
+"""The Python state that a function reads beside its arguments and tensors: numbers, texts, flags, and who is called.
+
+Where this is recorded it stands in a program as it was. It is found by names: what the code of the function, of the methods of
+its objects and modules, and of the functions that these call names, is looked at there.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from mugraph.frontend.calls.code_read import CodeRead, is_descriptor, reads_by_itself
+from mugraph.frontend.calls.origins import (
+    CONTAINERS,
+    READ_ERRORS,
+    Origin,
+    attribute_of,
+    is_looked_into,
+    is_users,
+    modules_reached,
+    reader,
+    steps_of,
+)
+from mugraph.frontend.calls.pytree import same_value
+from mugraph.frontend.calls.unchanged import Unchanged
+
+FORWARD = "forward"
+GONE = object()
+"""In the place of what is not there any more."""
+_NO_MEMBERS = frozenset({FORWARD, "__dict__", "__weakref__"})
+"""Of classes: the `forward` that a module has belongs to the kind of a call, and the others are what any class has."""
+_MOST = 4096
+"""Objects through which values are looked for, once for a recording."""
+_RENEWALS = 8
+"""How often equal objects in the place of those of then are taken for these: some are made anew for each call."""
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+"""What every module has for attributes."""
+_OPEN_OF_PYTHON = frozenset({"types", "argparse", "builtins", "functools"})
+"""Modules of Python's own whose classes programs keep settings in, or functions."""
+
+Found = tuple[Any, Origin]
+
+
+class ReachedModules:
+    """The modules that a function is, is a method of or reaches by a name, in an object or in a container (`reached`), also in
+    one that a module has for an attribute or by a `forward` of its own; and all modules in these."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        found, every, without = modules_reached(fn), dict[int, torch.nn.Module](), set[int]()
+        for outer, _ in found:  # of which there are more and more
+            for module in outer.modules():
+                if id(module) not in every:
+                    every[id(module)] = module
+                    for value, way in attributes_beside(module):
+                        if id(value) not in without:  # modules share settings
+                            inside = modules_reached(value, way)
+                            found += inside
+                            without.update(() if inside else (id(value),))
+        self.reached = [module for module, _ in found]
+        self.modules = tuple(every.values())
+        self._held = [(module._modules, tuple(module._modules.values())) for module in self.modules if module._modules]
+        self._read = reader([origin for _, origin in found])
+
+    def are_there(self) -> bool:
+        """Whether the same names lead to the same modules, and these hold the same ones."""
+        try:
+            same = all(map(operator.is_, self._read(), self.reached))
+        except READ_ERRORS:
+            return False
+        return same and all(tuple(held.values()) == modules for held, modules in self._held)
+
+
+def attributes_beside(module: torch.nn.Module) -> list[Found]:
+    """The containers, objects and functions that a module has for attributes and that are looked into, and what was put in the
+    place of its `forward`, with the way to each."""
+    held = vars(module)
+    looked = [name for name in held.keys() - _OF_MODULES if name == FORWARD or is_opened(held[name])]
+    return [(held[name], Origin.of_attribute(module, name)) for name in looked]
+
+
+@functools.cache
+def _is_opened_kind(kind: type) -> bool:
+    """Whether objects of a class are looked into: no tensors and modules, no numbers, none of ours, and of Python's own only what
+    keeps settings."""
+    if issubclass(kind, (*CONTAINERS, FunctionType, MethodType, functools.partial)):
+        return True
+    plain = issubclass(kind, (torch.Tensor, torch.nn.Module, type, ModuleType, BuiltinFunctionType, enum.Enum))
+    package = kind.__module__.partition(".")[0]
+    own = package in sys.stdlib_module_names and kind.__module__ not in _OPEN_OF_PYTHON
+    return not (plain or own) and package != __name__.partition(".")[0] and is_users(kind.__module__)
+
+
+def is_opened(value: Any) -> bool:
+    """Whether a value is an object, a function or a container that is looked into for what it holds."""
+    return _is_opened_kind(type(value)) and is_looked_into(value)
+
+
+class PythonState:
+    """The numbers, texts, flags and functions that a function and its modules read beside the arguments, as they were when this
+    was made.
+
+    A function that is recorded is recorded with these. What it changes itself, as a counter of its calls, is none of them once
+    `settle` was called behind the recording.
+    """
+
+    def __init__(self, fn: Callable[..., Any], modules: Sequence[torch.nn.Module]) -> None:
+        self._modules = tuple(modules)
+        while isinstance(fn, functools.partial):  # whose arguments each call is compared with
+            fn = fn.func
+        beside = [found for module in modules for found in attributes_beside(module)]
+        code, functions = _code_of([(fn, Origin.at("", fn)), *beside], set(map(type, modules)))
+        roots = [(fn, Origin.at("", fn)), *((value, way) for value, way in beside if way.name in code.names)]
+        roots += _of_classes(modules, code.names)
+        self._any_by_modules = len(roots) > 1
+        roots += [(function, Origin.at("", function)) for function in functions]
+        self._reached = list(_values(roots, code))
+        self._reached += _members(set(map(type, modules)), code.names)
+        self._held = [
+            (number, name, value)
+            for number, module in enumerate(modules)
+            for name, value in _attributes_of(module, code.names)
+            if not is_opened(value) and not isinstance(value, (torch.Tensor, torch.nn.Module))
+        ]
+        self._renewals = _RENEWALS
+        self._look()
+
+    def changed(self, modules: Sequence[torch.nn.Module]) -> str | None:
+        """The name of one that is another now, where these are the modules; None where all are what they were."""
+        same_modules = modules is self._modules or tuple(modules) == self._modules
+        if same_modules and self._unchanged():
+            return None
+        if len(modules) != len(self._modules) or (self._any_by_modules and not same_modules):
+            return "a module"
+        for number, name, value in self._held:
+            if _differ(getattr(modules[number], name, GONE), value):
+                return name
+        try:
+            read = self._read()
+        except READ_ERRORS:
+            return "something that it reached"
+        for now, (value, origin) in zip(read, self._reached, strict=True):
+            if _differ(now, value):
+                return origin.name
+        if same_modules and self._renewals:
+            self._renewals -= 1
+            self._look()
+        return None
+
+    def settle(self) -> None:
+        """Leave out what is another now."""
+        now = ((held, getattr(self._modules[held[0]], held[1], GONE)) for held in self._held)
+        self._held = [held for held, value in now if not _differ(value, held[2])]
+        self._reached = [(value, origin) for value, origin in self._reached if not _differ(_now(origin), value)]
+        self._look()
+
+    def _look(self) -> None:
+        """Look at where all ways lead to now, so that later calls have to ask for no more than whether they still do."""
+        self._read = reader([origin for _, origin in self._reached])
+        held = [(self._modules[number], name) for number, name, _ in self._held]
+        try:
+            self._unchanged: Callable[[], bool] = Unchanged([origin for _, origin in self._reached], held)
+        except READ_ERRORS:
+            self._unchanged = lambda: False
+
+
+def _code_of(roots: Iterable[Found], kinds: set[type]) -> tuple[CodeRead, list[FunctionType]]:
+    """What the functions that some values lead to and the methods of what they hold name; and those of the latter that are
+    users'."""
+    walk, met = _Walk(), list[FunctionType]()
+    read, methods, fresh = [*roots], dict[int, FunctionType](), True
+    while fresh:
+        for value, _, opened in walk(read):
+            if isinstance(value, FunctionType):
+                met.append(value)
+            elif opened:
+                kinds.add(type(value))
+        code = CodeRead.of(met, kinds)
+        fresh = [method for method in code.methods if id(method) not in methods and is_users(method.__module__)]
+        methods |= {id(method): method for method in fresh}
+        read = [(method, Origin.at("", method)) for method in fresh]
+    return code, list(methods.values())
+
+
+def _values(roots: Iterable[Found], code: CodeRead) -> Iterator[Found]:
+    """What code reads by names of its own where some values lead, with the way to each: what is not looked into, how many parts
+    containers have, and of which classes objects are. An object that two ways lead to is itself at the end of the second."""
+    kinds = set[type]()
+    for value, way, opened in _Walk(code)(roots):
+        if not way.is_named or isinstance(value, (torch.Tensor, torch.nn.Module, ModuleType)):
+            continue
+        if not opened or isinstance(value, (FunctionType, MethodType, functools.partial)):
+            yield value, way
+        elif isinstance(value, CONTAINERS):
+            yield len(value), Origin(way.name, len, way)
+        else:
+            kinds.add(type(value))
+            yield type(value), Origin(way.name, type, way)
+    yield from _members(kinds, code.names)
+
+
+class _Walk:
+    """A walk through objects, functions and containers, each of which is opened once; with `code` along attributes that it reads
+    alone."""
+
+    def __init__(self, code: CodeRead | None = None) -> None:
+        self.code = code
+        self._met: dict[int, Any] = {}
+
+    def __call__(self, roots: Iterable[Found]) -> Iterator[tuple[Any, Origin, bool]]:
+        """What some values lead to, with the way there, and whether it was opened here."""
+        waiting = deque(roots)
+        while waiting:
+            value, way = waiting.popleft()
+            opened = id(value) not in self._met and len(self._met) < _MOST and is_opened(value)
+            yield value, way, opened
+            if opened:
+                self._met[id(value)] = value
+                waiting.extend(self._parts(value, way))
+
+    def _parts(self, value: Any, way: Origin) -> Iterator[Found]:
+        of_all = self.code is None or self.code.reads_all or reads_by_itself(type(value))
+        for name, part, step in (*steps_of(value), *_steps_to_classes(value, self.code)):
+            found = part, Origin(".".join(filter(None, (way.name, name))), step, way)
+            if of_all or self.code is None or (attribute := found[1].attribute) is None or attribute in self.code.names:
+                yield found
+
+
+def _steps_to_classes(value: Any, code: CodeRead | None) -> Iterator[tuple[str, Any, Callable[[Any], Any]]]:
+    """The attributes that an object has of its class, and that code names."""
+    if code is None or isinstance(value, (FunctionType, MethodType, functools.partial, *CONTAINERS)):
+        return
+    for name in _plain_members(type(value), code.names) - getattr(value, "__dict__", {}).keys():
+        yield name, getattr(value, name, None), functools.partial(attribute_of, name)
+
+
+def _plain_members(kind: type, names: frozenset[str]) -> set[str]:
+    """The names of what users' classes have for attributes of their instances, which are no methods."""
+    bases: Iterable[Mapping[str, Any]] = (vars(base) for base in kind.__mro__ if is_users(base.__module__))
+    named = ((name, members[name]) for members in bases for name in names & members.keys())
+    return {name for name, member in named if not name.startswith("__") and not is_descriptor(member)}
+
+
+def _members(kinds: Iterable[type], names: frozenset[str]) -> Iterator[Found]:
+    """The methods and properties of users' classes that code names, with the way to each."""
+    for base in {base for kind in kinds for base in kind.__mro__ if is_users(base.__module__)}:
+        whole = Origin.at("", vars(base))
+        for name in sorted(names & vars(base).keys() - _NO_MEMBERS):
+            if is_descriptor(vars(base)[name]):
+                yield vars(base)[name], Origin(name, operator.itemgetter(name), whole)
+
+
+def _attributes_of(module: torch.nn.Module, names: frozenset[str]) -> Iterator[Found | tuple[str, Any]]:
+    """The attributes of a module, and what it has of its class, that code names."""
+    own = vars(module)
+    for name in sorted((names & own.keys()) | (_plain_members(type(module), names) - _OF_MODULES)):
+        if name not in _OF_MODULES and name != FORWARD:
+            yield name, own[name] if name in own else getattr(module, name, GONE)
+
+
+def _of_classes(modules: Sequence[torch.nn.Module], names: frozenset[str]) -> Iterator[Found]:
+    """The containers and objects that modules have of their classes, with the way to each."""
+    for module in modules:
+        for name in _plain_members(type(module), names) - vars(module).keys() - _OF_MODULES:
+            if is_opened(value := getattr(module, name, None)):
+                yield value, Origin.of_attribute(module, name)
+
+
+def _now(origin: Origin) -> Any:
+    try:
+        return origin.read()
+    except READ_ERRORS:
+        return GONE
+
+
+def _differ(now: Any, then: Any) -> bool:
+    return now is not then and not same_value(now, then)

@@ -1,0 +1,85 @@
+"""Whether ways still lead to the very objects that they led to, asked in one look at all: what a call of many can wait for."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mugraph.frontend.calls.origins import READ_ERRORS, Origin, attribute_of, cell_of, global_attribute_of, global_of
+
+_Look = tuple[Callable[..., Any], Any, Any]
+"""A function, an object and what is asked of it, as an attribute or a key."""
+_FOR_EVER = frozenset({"__self__", "__func__", "func", "args"})
+"""Attributes without a name of methods and partial functions that nobody can set."""
+_ASKED = (getattr, operator.getitem)
+
+
+class Unchanged:
+    """What all steps of some ways gave when this was made, each once however many ways go there.
+
+    Raises one of `READ_ERRORS` where a way has ended, and LookupError for a way with a step that this does not know.
+    """
+
+    def __init__(self, ways: Sequence[Origin], more: Sequence[tuple[Any, str]] = ()) -> None:
+        """`more` are further attributes, each an object and a name."""
+        looks: dict[tuple[Any, ...], _Look] = {}
+        values: dict[int, Any] = {}
+        for way in ways:
+            for step in _with_whole(way):
+                if id(step) not in values:
+                    whole = None if step.whole is None else values[id(step.whole)]
+                    values[id(step)] = step.step(whole)
+                    looks |= {(ask, id(asked), key): (ask, asked, key) for ask, asked, key in _looks(step, whole)}
+        looks |= {(getattr, id(asked), name): (getattr, asked, name) for asked, name in more}
+        self._sized = [asked for ask, asked, _ in looks.values() if ask is len]
+        self._lengths = list(map(len, self._sized))
+        of_kind = [[(asked, key) for ask, asked, key in looks.values() if ask is kind] for kind in _ASKED]
+        asked = [tuple(zip(*pairs, strict=True)) or ((), ()) for pairs in of_kind]
+        self._looks = [(ask, *each, tuple(map(ask, *each))) for ask, each in zip(_ASKED, asked, strict=True)]
+
+    def __call__(self) -> bool:
+        """Whether all of them give the same objects now."""
+        try:
+            same = all(all(map(operator.is_, map(ask, asked, keys), gave)) for ask, asked, keys, gave in self._looks)
+        except READ_ERRORS:
+            return False
+        return same and list(map(len, self._sized)) == self._lengths
+
+
+def _with_whole(way: Origin) -> Iterator[Origin]:
+    """The steps of a way, from its beginning."""
+    if way.whole is not None:
+        yield from _with_whole(way.whole)
+    yield way
+
+
+def _looks(way: Origin, whole: Any) -> list[_Look]:
+    """What the last step of a way asks, where something else may be given later."""
+    step = way.step
+    if way.whole is None:
+        return []  # what a way begins with is there for ever
+    if step in (len, type):
+        return [(len, whole, None) if step is len else (getattr, whole, "__class__")]
+    if isinstance(step, functools.partial):
+        return _looks_of_partial(step, whole)
+    kind, keys = step.__reduce__()  # type: ignore[misc]  # of itemgetter and attrgetter
+    if kind is operator.itemgetter:
+        return [] if type(whole) is tuple else [(operator.getitem, whole, *keys)]
+    if keys == ("__call__",):
+        return [(getattr, type(whole), "__call__")]
+    return [] if _FOR_EVER.issuperset(keys) else [(getattr, whole, *keys)]
+
+
+def _looks_of_partial(step: functools.partial[Any], whole: Any) -> list[_Look]:
+    match step.func, step.args:
+        case (func, (str(name),)) if func is attribute_of:
+            return [(getattr, whole, name)]
+        case (func, (int(number),)) if func is cell_of:
+            return [(getattr, whole.__closure__[number], "cell_contents")]
+        case (func, (str(name),)) if func is global_of:
+            return [(operator.getitem, whole.__globals__, name)]
+        case (func, (str(name), str(attribute))) if func is global_attribute_of:
+            return [(operator.getitem, whole.__globals__, name), (getattr, whole.__globals__[name], attribute)]
+    raise LookupError(step)
