@@ -5,5 +5,7 @@
 - `calling` is how a program is called, as JSON can say it; `binding` calls a saved result so, as the function or module that it
   was made of; `saved_constants` are the values that such a result brings along.
 - `origins` says by which names a function reaches the tensors that it captures; `captured_tensors` reads them at every call.
+- `python_state` is what a function reads beside tensors, numbers and texts and flags, as far as `code_read` finds their names in
+  code; `unchanged` asks in each call whether all ways to them still lead to the same objects.
 - `in_place` writes values of tensors that a call changes where they lie.
 """

@@ -86,7 +86,7 @@ def attributes_beside(module: torch.nn.Module) -> list[Found]:
     return [(held[name], Origin.of_attribute(module, name)) for name in looked]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _is_opened_kind(kind: type) -> bool:
     """Whether objects of a class are looked into: no tensors and modules, no numbers, none of ours, and of Python's own only what
     keeps settings."""

@@ -31,8 +31,8 @@ from mugraph.frontend.operators.conversion import Signature, convert, only_chose
 from mugraph.frontend.operators.torch_casts import DTYPES, INTEGERS
 from mugraph.frontend.recording.calls import Calls
 from mugraph.frontend.recording.export import Recording, record
-from mugraph.frontend.recording.watch import asked_in_vain
 from mugraph.frontend.recording.returned import results_of
+from mugraph.frontend.recording.watch import asked_in_vain
 from mugraph.frontend.rewriting.constants import KNOWN_MASKS, Constants, with_constants
 from mugraph.frontend.rewriting.graph_passes import copy_returned
 from mugraph.ir.scalar import Scalar
