@@ -100,7 +100,7 @@ def _is_opened_kind(kind: type) -> bool:
 
 def is_opened(value: Any) -> bool:
     """Whether a value is an object, a function or a container that is looked into for what it holds."""
-    return _is_opened_kind(type(value)) and is_looked_into(value)
+    return _is_opened_kind(type(value)) and is_looked_into(value)  # type: ignore[arg-type]  # classes have hashes
 
 
 class PythonState:
@@ -135,7 +135,8 @@ class PythonState:
     def changed(self, modules: Sequence[torch.nn.Module]) -> str | None:
         """The name of one that is another now, where these are the modules; None where all are what they were."""
         same_modules = modules is self._modules or tuple(modules) == self._modules
-        if same_modules and self._unchanged():
+        unchanged = self._unchanged  # once: other threads may look anew
+        if same_modules and unchanged is not None and unchanged():
             return None
         if len(modules) != len(self._modules) or (self._any_by_modules and not same_modules):
             return "a module"
@@ -166,17 +167,17 @@ class PythonState:
         self._read = reader([origin for _, origin in self._reached])
         held = [(self._modules[number], name) for number, name, _ in self._held]
         try:
-            self._unchanged: Callable[[], bool] = Unchanged([origin for _, origin in self._reached], held)
+            self._unchanged: Unchanged | None = Unchanged([origin for _, origin in self._reached], held)
         except READ_ERRORS:
-            self._unchanged = lambda: False
+            self._unchanged = None
 
 
 def _code_of(roots: Iterable[Found], kinds: set[type]) -> tuple[CodeRead, list[FunctionType]]:
     """What the functions that some values lead to and the methods of what they hold name; and those of the latter that are
     users'."""
     walk, met = _Walk(), list[FunctionType]()
-    read, methods, fresh = [*roots], dict[int, FunctionType](), True
-    while fresh:
+    read, methods = [*roots], dict[int, FunctionType]()
+    while True:
         for value, _, opened in walk(read):
             if isinstance(value, FunctionType):
                 met.append(value)
@@ -184,9 +185,10 @@ def _code_of(roots: Iterable[Found], kinds: set[type]) -> tuple[CodeRead, list[F
                 kinds.add(type(value))
         code = CodeRead.of(met, kinds)
         fresh = [method for method in code.methods if id(method) not in methods and is_users(method.__module__)]
+        if not fresh:
+            return code, list(methods.values())
         methods |= {id(method): method for method in fresh}
         read = [(method, Origin.at("", method)) for method in fresh]
-    return code, list(methods.values())
 
 
 def _values(roots: Iterable[Found], code: CodeRead) -> Iterator[Found]:

@@ -13,7 +13,7 @@ _Look = tuple[Callable[..., Any], Any, Any]
 """A function, an object and what is asked of it, as an attribute or a key."""
 _FOR_EVER = frozenset({"__self__", "__func__", "func", "args"})
 """Attributes without a name of methods and partial functions that nobody can set."""
-_ASKED = (getattr, operator.getitem)
+_ASKED: tuple[Callable[..., Any], ...] = (getattr, operator.getitem)
 
 
 class Unchanged:
@@ -35,9 +35,15 @@ class Unchanged:
         looks |= {(getattr, id(asked), name): (getattr, asked, name) for asked, name in more}
         self._sized = [asked for ask, asked, _ in looks.values() if ask is len]
         self._lengths = list(map(len, self._sized))
-        of_kind = [[(asked, key) for ask, asked, key in looks.values() if ask is kind] for kind in _ASKED]
-        asked = [tuple(zip(*pairs, strict=True)) or ((), ()) for pairs in of_kind]
-        self._looks = [(ask, *each, tuple(map(ask, *each))) for ask, each in zip(_ASKED, asked, strict=True)]
+        self._looks: list[tuple[Callable[..., Any], list[Any], list[Any], list[Any]]] = []
+        for kind in _ASKED:
+            objects = [asked for ask, asked, _ in looks.values() if ask is kind]
+            keys = [key for ask, _, key in looks.values() if ask is kind]
+            self._looks.append((kind, objects, keys, list(map(kind, objects, keys))))
+
+    def __len__(self) -> int:
+        """How much is asked."""
+        return len(self._sized) + sum(len(gave) for *_, gave in self._looks)
 
     def __call__(self) -> bool:
         """Whether all of them give the same objects now."""
@@ -64,7 +70,8 @@ def _looks(way: Origin, whole: Any) -> list[_Look]:
         return [(len, whole, None) if step is len else (getattr, whole, "__class__")]
     if isinstance(step, functools.partial):
         return _looks_of_partial(step, whole)
-    kind, keys = step.__reduce__()  # type: ignore[misc]  # of itemgetter and attrgetter
+    reduced: Any = step.__reduce__()  # of itemgetter and attrgetter
+    kind, keys = reduced
     if kind is operator.itemgetter:
         return [] if type(whole) is tuple else [(operator.getitem, whole, *keys)]
     if keys == ("__call__",):
