@@ -127,7 +127,13 @@ class Optimized(Shared, Generic[P, R]):
     @property
     def results(self) -> tuple[Found, ...]:
         """What was found so far, for the kinds of calls that kernels answer whole."""
-        return tuple(answer.result for answer in self.answers.values() if answer.result is not None and not answer.reason)
+        return tuple(answer.result for answer in self._known() if answer.result is not None and not answer.reason)
+
+    def _known(self) -> list[Answer]:
+        """All answers, while other threads call, which moves those that they use to the end."""
+        while True:
+            with suppress(RuntimeError):  # they moved one just now
+                return [*self.answers.values()]
 
     def _answered(self, args: Sequence[Any], kwargs: Mapping[str, Any], again: bool = False) -> R:
         if self.settings.is_empty(args, kwargs):
@@ -287,7 +293,7 @@ class Optimized(Shared, Generic[P, R]):
         return (type(None), ()) if hasattr(self.fn, "__self__") else super().__reduce__()
 
     def __repr__(self) -> str:
-        answered = sum(not answer.reason for answer in self.answers.values())
+        answered = sum(not answer.reason for answer in self._known())
         return f"<Optimized {self._name}: {answered} of {len(self.answers)} kinds of calls run by kernels>"
 
 

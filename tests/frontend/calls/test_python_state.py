@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import enum
 import functools
+import itertools
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -199,6 +201,56 @@ def test_settings_that_modules_share_are_looked_at_in_each() -> None:
     assert changed(state, modules) is None
     config.scale = 3.0
     assert changed(state, modules) == "config.scale"
+
+
+@pytest.mark.parametrize("make", [Config, lambda: [2.0]], ids=["object", "list"])
+def test_what_was_shared_and_is_merely_equal_now_is_another(make: Callable[[], Any]) -> None:
+    shared = make()
+    held = [Held(shared, lambda m, x: x * (m.config.scale if isinstance(m.config, Config) else m.config[0])) for _ in range(2)]
+    modules = nn.Sequential(*held)
+    state = state_of(modules)
+    held[1].config = make()
+    assert changed(state, modules) == "config", "nobody looks at the parts of the new one"
+    held[1].config = shared
+    assert changed(state, modules) is None
+
+
+class Number(float):
+    """A number of a class of its own, as readers of settings make them."""
+
+
+def test_numbers_of_classes_of_their_own() -> None:
+    settings = types.SimpleNamespace(scale=Number(2.0))
+    held, within = Held(Number(2.0), lambda m, x: x * m.config), Held(settings, lambda m, x: x * m.config.scale)
+    states = state_of(held), state_of(within)
+    held.config, within.config.scale = Number(3.0), Number(3.0)
+    assert [changed(state, module) for state, module in zip(states, (held, within), strict=True)] == ["config", "config.scale"]
+
+
+class Recent(collections.OrderedDict[str, float]):
+    """Keeps what was read last at its end."""
+
+    def __getitem__(self, key: str) -> float:
+        self.move_to_end(key)
+        return super().__getitem__(key)
+
+
+def test_a_dict_that_reading_turns_around() -> None:
+    module = Held(Recent(a=1.0, b=2.0), lambda m, x: x * m.config["a"])
+    state = state_of(module)
+    module.config["a"] = 3.0
+    assert changed(state, module) is not None
+
+
+def test_long_chains_of_objects_are_looked_at_near_their_beginning() -> None:
+    nodes = [types.SimpleNamespace(scale=2.0, following=None) for _ in range(3000)]
+    for node, following in itertools.pairwise(nodes):
+        node.following = following
+    nodes[-1].following = nodes[0]
+    module = Held(nodes[0], lambda m, x: x * m.config.following.scale)
+    state = state_of(module)
+    nodes[1].scale = 3.0
+    assert changed(state, module) == "config.following.scale"
 
 
 def test_one_object_by_two_names_is_seen_to_be_two() -> None:

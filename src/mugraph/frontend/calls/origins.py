@@ -212,7 +212,7 @@ def steps_of(value: Any) -> Iterable[_Step]:
     if isinstance(value, functools.partial):
         return _unnamed(value, "func", "args", "keywords")
     if isinstance(value, Mapping):
-        return [(str(key), value[key], operator.itemgetter(key)) for key in value if isinstance(key, (str, int))]
+        return [(str(key), value[key], operator.itemgetter(key)) for key in [*value] if isinstance(key, (str, int))]
     if isinstance(value, (list, tuple)):
         return [(str(number), part, operator.itemgetter(number)) for number, part in enumerate(value)]
     if isinstance(value, (type, ModuleType)) or not is_users(type(value).__module__):
@@ -268,7 +268,7 @@ def is_users(module: str | None) -> bool:
 
 
 def _attributes(value: Any) -> Iterator[str]:
-    yield from getattr(value, "__dict__", ())
+    yield from [*getattr(value, "__dict__", ())]  # which reading may add to
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
         yield from (slots,) if isinstance(slots, str) else slots

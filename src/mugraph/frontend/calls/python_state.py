@@ -20,6 +20,7 @@ import torch
 from mugraph.frontend.calls.code_read import CodeRead, is_descriptor, reads_by_itself
 from mugraph.frontend.calls.origins import (
     CONTAINERS,
+    PLAIN_VALUES,
     READ_ERRORS,
     Origin,
     attribute_of,
@@ -39,11 +40,13 @@ _NO_MEMBERS = frozenset({FORWARD, "__dict__", "__weakref__"})
 """Of classes: the `forward` that a module has belongs to the kind of a call, and the others are what any class has."""
 _MOST = 4096
 """Objects through which values are looked for, once for a recording."""
+_DEEPEST = 64
+"""Steps from where a walk begins: lists of nodes of which each has the next are no settings."""
 _RENEWALS = 8
 """How often equal objects in the place of those of then are taken for these: some are made anew for each call."""
 _OF_MODULES = frozenset(vars(torch.nn.Module()))
 """What every module has for attributes."""
-_OPEN_OF_PYTHON = frozenset({"types", "argparse", "builtins", "functools"})
+_OPEN_OF_PYTHON = frozenset({"types", "argparse", "functools"})
 """Modules of Python's own whose classes programs keep settings in, or functions."""
 
 Found = tuple[Any, Origin]
@@ -92,7 +95,7 @@ def _is_opened_kind(kind: type) -> bool:
     keeps settings."""
     if issubclass(kind, (*CONTAINERS, FunctionType, MethodType, functools.partial)):
         return True
-    plain = issubclass(kind, (torch.Tensor, torch.nn.Module, type, ModuleType, BuiltinFunctionType, enum.Enum))
+    plain = issubclass(kind, (*PLAIN_VALUES, torch.Tensor, torch.nn.Module, type, ModuleType, BuiltinFunctionType, enum.Enum))
     package = kind.__module__.partition(".")[0]
     own = package in sys.stdlib_module_names and kind.__module__ not in _OPEN_OF_PYTHON
     return not (plain or own) and package != __name__.partition(".")[0] and is_users(kind.__module__)
@@ -218,14 +221,15 @@ class _Walk:
 
     def __call__(self, roots: Iterable[Found]) -> Iterator[tuple[Any, Origin, bool]]:
         """What some values lead to, with the way there, and whether it was opened here."""
-        waiting = deque(roots)
+        waiting = deque((value, way, 0) for value, way in roots)
         while waiting:
-            value, way = waiting.popleft()
-            opened = id(value) not in self._met and len(self._met) < _MOST and is_opened(value)
+            value, way, depth = waiting.popleft()
+            is_new = id(value) not in self._met and len(self._met) < _MOST and depth < _DEEPEST
+            opened = is_new and is_opened(value)
             yield value, way, opened
             if opened:
                 self._met[id(value)] = value
-                waiting.extend(self._parts(value, way))
+                waiting.extend((part, to_part, depth + 1) for part, to_part in self._parts(value, way))
 
     def _parts(self, value: Any, way: Origin) -> Iterator[Found]:
         of_all = self.code is None or self.code.reads_all or reads_by_itself(type(value))
@@ -283,4 +287,10 @@ def _now(origin: Origin) -> Any:
 
 
 def _differ(now: Any, then: Any) -> bool:
-    return now is not then and not same_value(now, then)
+    """Whether a value is another one. Of objects that another way leads to, too, the parts are looked at there alone, so that
+    one that is merely equal is another."""
+    if now is then:
+        return False
+    if type(then) is tuple:
+        return type(now) is not tuple or len(now) != len(then) or any(map(_differ, now, then))
+    return (is_opened(then) and not isinstance(then, MethodType)) or not same_value(now, then)
