@@ -1,8 +1,9 @@
-"""Which calls of a function the same kernels answer: kinds of arguments, and of what is around a call."""
+"""Which calls of a function the same kernels answer: kinds of arguments, and of what is around a call; and one way to call it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -13,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from mugraph.errors import InvalidInput
 from mugraph.frontend.calls.objects import flat, leaves_of, parts_of
 from mugraph.frontend.calls.python_state import FORWARD, GONE, ReachedModules
 
@@ -108,3 +110,34 @@ def _kind_of(value: Any, dims: Mapping[int, Any]) -> Any:
     if parts := parts_of(value):
         return (type(value), *((name, _kind_of(part, {})) for name, part in parts))
     return (type(value), repr(value) if isinstance(value, (float, complex)) else value)  # 0.0 is not -0.0, and NaN is itself
+
+
+def all_by_one(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """A call with all arguments by position, or all by name, where the function can be called so."""
+    try:
+        example = example_of(fn, args, kwargs)
+    except InvalidInput:  # some only have a place and others a name, or it does not say which there are
+        return args, kwargs
+    return ((), example) if isinstance(example, dict) else (example, {})
+
+
+def example_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
+    """The arguments as `superoptimize` takes them: all by position, or all by name."""
+    if not kwargs:
+        return tuple(args)
+    if not args:
+        return dict(kwargs)
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except ValueError:
+        raise InvalidInput("it does not say which arguments it has; give all by position, or all by name") from None
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInput(f"{getattr(fn, '__name__', type(fn).__name__)} takes {signature}: {error}") from None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    if all(signature.parameters[name].kind in by_name for name in bound.arguments):
+        return dict(bound.arguments)
+    if bound.kwargs:
+        raise InvalidInput("arguments that only have a place are beside others that only have a name")
+    return bound.args

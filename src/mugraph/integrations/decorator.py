@@ -8,7 +8,6 @@ always did. With `background` our backend of `torch.compile` runs the function i
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import threading
 from collections import OrderedDict
@@ -27,7 +26,9 @@ from mugraph.frontend.calls.python_state import PythonState, ReachedModules
 from mugraph.frontend.calls.pytree import FunctionCalling
 from mugraph.integrations.call_kinds import (
     Kind,
+    all_by_one,
     asks_for_gradients,
+    example_of,
     functions_are_watched,
     kind_of_call,
     stands_for_others,
@@ -85,7 +86,10 @@ class Answer:
     def changed(self, modules: ReachedModules) -> str | None:
         """The name of something that the function, which reaches these modules, is not as it was recorded with; None where all is
         as it was."""
-        return None if self.state is None else self.state.changed(modules.modules)
+        try:
+            return None if self.state is None else self.state.changed(modules.modules)
+        except Exception:  # of an object that does not let itself be looked at any more
+            return "something that it reads"
 
 
 class Optimized(Shared, Generic[P, R]):
@@ -142,7 +146,7 @@ class Optimized(Shared, Generic[P, R]):
         around = surroundings(modules)
         try:
             if self.settings.dynamic is True and args and kwargs:
-                args, kwargs = _all_by_one(self.fn, args, kwargs)
+                args, kwargs = all_by_one(self.fn, args, kwargs)
             kind, dynamic = self._kind(around, args, kwargs)
         except TypeError:
             self._leave("an argument is neither a tensor nor a value to compare with a later call's")
@@ -152,7 +156,11 @@ class Optimized(Shared, Generic[P, R]):
             with suppress(KeyError):  # another thread has just let it go
                 self.answers.move_to_end(kind)
         else:
-            state = PythonState(self.fn, modules.modules)
+            try:
+                state = PythonState(self.fn, modules.modules)
+            except Exception as error:
+                self._leave(f"what it reads cannot be looked at ({type(error).__name__}: {error})")
+                return self.fn(*args, **kwargs)
             if torch.is_grad_enabled():
                 returned = self.fn(*args, **kwargs)
                 if asks_for_gradients(tensors_of((returned,), {})):  # those of something that the function brings along
@@ -199,23 +207,23 @@ class Optimized(Shared, Generic[P, R]):
 
     def _answer(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic, state: PythonState) -> Answer:
         with self._one_at_a_time:
-            if kind not in self.answers:
-                found = self._optimized(args, kwargs, dynamic)
-                state.settle()
-                self.answers[kind] = answer = replace(found, state=state)
-                if len(self.answers) > _MOST_ANSWERS:
-                    self.answers.popitem(last=False)
-                if answer.reason:
-                    warn_user(f"{self._name} runs as PyTorch runs it: {answer.reason}", LeftToPyTorch)
-                return answer
-            return self.answers[kind]
+            if (known := self.answers.get(kind)) is not None:
+                return known
+            found = self._optimized(args, kwargs, dynamic)
+            state.settle()
+            self.answers[kind] = answer = replace(found, state=state)
+            if len(self.answers) > _MOST_ANSWERS:
+                self.answers.popitem(last=False)
+            if answer.reason:
+                warn_user(f"{self._name} runs as PyTorch runs it: {answer.reason}", LeftToPyTorch)
+            return answer
 
     def _optimized(self, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic) -> Answer:
         settings = self.settings
         try:
             if settings.target is None:
                 common_target(tensors_of(args, kwargs))  # of tensors on several devices it says which
-            example = _example(self.fn, args, kwargs)
+            example = example_of(self.fn, args, kwargs)
             if dynamic:
                 return Answer(superoptimize_dynamic(self.fn, example, dynamic, target=settings.target, **settings.of_all))
             if settings.strict:
@@ -465,17 +473,6 @@ def _nothing(result: Superoptimized) -> str:
     return f"no piece of it runs as kernels ({'; '.join(reasons)})" if reasons else "it computes nothing of tensors"
 
 
-def _all_by_one(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """A call with all arguments by position, or all by name, where the function can be called so."""
-    try:
-        example = _example(fn, args, kwargs)
-    except InvalidInput:  # some only have a place and others a name, or it does not say which there are
-        return args, kwargs
-    return ((), example) if isinstance(example, dict) else (example, {})
-
-
 def _brings_gradients(result: Found) -> bool:
     """Whether gradients are recorded, and a tensor that the function brings along requires one."""
     if not torch.is_grad_enabled():
@@ -483,25 +480,3 @@ def _brings_gradients(result: Found) -> bool:
     if isinstance(result, DynamicSuperoptimized):
         return result.brings_gradients
     return isinstance(result.calling, FunctionCalling) and result.calling.requires_grad
-
-
-def _example(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
-    """The arguments as `superoptimize` takes them: all by position, or all by name."""
-    if not kwargs:
-        return tuple(args)
-    if not args:
-        return dict(kwargs)
-    try:
-        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
-    except ValueError:
-        raise InvalidInput("it does not say which arguments it has; give all by position, or all by name") from None
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise InvalidInput(f"{getattr(fn, '__name__', type(fn).__name__)} takes {signature}: {error}") from None
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    if all(signature.parameters[name].kind in by_name for name in bound.arguments):
-        return dict(bound.arguments)
-    if bound.kwargs:
-        raise InvalidInput("arguments that only have a place are beside others that only have a name")
-    return bound.args

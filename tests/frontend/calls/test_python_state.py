@@ -364,3 +364,38 @@ def test_settings_are_looked_at_once_however_many_modules_have_them() -> None:
     few, many = (nn.Sequential(*(Held(config, read) for _ in range(n))) for n in (2, 40))
     asked = [0 if (unchanged := state_of(model)._unchanged) is None else len(unchanged) for model in (few, many)]
     assert 0 < asked[1] - asked[0] <= 38 * 6, "settings have more names than that"
+
+
+def test_attributes_are_asked_without_code_of_their_class() -> None:
+    class Counted:
+        asked = 0
+
+        def __init__(self) -> None:
+            self.scale = 2.0
+
+        def __getattribute__(self, name: str) -> Any:
+            Counted.asked += name == "scale"
+            return super().__getattribute__(name)
+
+    module = Held(Counted(), lambda m, x: x * m.config.scale)
+    state = state_of(module)
+    assert changed(state, module) is None
+    before = Counted.asked
+    assert changed(state, module) is None
+    assert Counted.asked == before
+    module.config.scale = 3.0
+    assert changed(state, module) is not None
+
+
+def test_what_cannot_be_compared_is_another() -> None:
+    class Unlike(tuple[int, ...]):
+        def __eq__(self, other: object) -> bool:
+            raise AttributeError("numbers")
+
+        __hash__ = tuple.__hash__
+
+    module = Held(types.SimpleNamespace(scale=Unlike((1, 2))), lambda m, x: x * m.config.scale[0])
+    state = state_of(module)
+    assert changed(state, module) is None
+    module.config.scale = Unlike((2, 2))
+    assert changed(state, module) is not None

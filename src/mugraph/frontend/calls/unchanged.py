@@ -32,7 +32,9 @@ class Unchanged:
                     whole = None if step.whole is None else values[id(step.whole)]
                     values[id(step)] = step.step(whole)
                     looks |= {(ask, id(asked), key): (ask, asked, key) for ask, asked, key in _looks(step, whole)}
-        looks |= {(getattr, id(asked), name): (getattr, asked, name) for asked, name in more}
+        for asked, name in more:
+            ask, place, key = _look_at(asked, name)
+            looks[ask, id(place), key] = (ask, place, key)
         self._sized = [asked for ask, asked, _ in looks.values() if ask is len]
         self._lengths = list(map(len, self._sized))
         self._looks: list[tuple[Callable[..., Any], list[Any], list[Any], list[Any]]] = []
@@ -76,13 +78,23 @@ def _looks(way: Origin, whole: Any) -> list[_Look]:
         return [] if type(whole) is tuple else [(operator.getitem, whole, *keys)]
     if keys == ("__call__",):
         return [(getattr, type(whole), "__call__")]
-    return [] if _FOR_EVER.issuperset(keys) else [(getattr, whole, *keys)]
+    return [] if _FOR_EVER.issuperset(keys) else [_look_at(whole, *keys)]
+
+
+def _look_at(whole: Any, name: str) -> _Look:
+    """What asks for an attribute: where an object has it by itself, its dictionary, which runs no code of its class."""
+    try:
+        own = vars(whole)
+    except TypeError:
+        own = None
+    alike = type(own) is dict and name in own and own[name] is getattr(whole, name, None)
+    return (operator.getitem, own, name) if alike else (getattr, whole, name)
 
 
 def _looks_of_partial(step: functools.partial[Any], whole: Any) -> list[_Look]:
     match step.func, step.args:
         case (func, (str(name),)) if func is attribute_of:
-            return [(getattr, whole, name)]
+            return [_look_at(whole, name)]
         case (func, (int(number),)) if func is cell_of:
             return [(getattr, whole.__closure__[number], "cell_contents")]
         case (func, (str(name),)) if func is global_of:
