@@ -378,13 +378,12 @@ def test_attributes_are_asked_without_code_of_their_class() -> None:
             return super().__getattribute__(name)
 
     module = Held(Counted(), lambda m, x: x * m.config.scale)
-    state = state_of(module)
-    assert changed(state, module) is None
+    state, modules = state_of(module), ReachedModules(module).modules
     before = Counted.asked
-    assert changed(state, module) is None
+    assert state.changed(modules) is None
     assert Counted.asked == before
     module.config.scale = 3.0
-    assert changed(state, module) is not None
+    assert state.changed(modules) is not None
 
 
 def test_what_cannot_be_compared_is_another() -> None:
