@@ -79,7 +79,7 @@ def passed(sizes: Json, programs: list[Template]) -> Json:
 def _certificate(cut: bool) -> Json:
     programs = [template_of_function(each) for each in (product, product_last)]
     rows = [without_names(each) for each in (product, product_last)] if cut else programs
-    cutoffs = conditions_of(*programs, [NAME]).cutoffs
+    cutoffs = conditions_of(programs[0], programs[1], [NAME]).cutoffs
     first, count = cutoffs[NAME]
     part: Json = {"cuts": [], "cutoffs": None, "left": None, "right": None}
     counted = {"cutoffs": {NAME: {"first": first, "count": count}}, "left": programs[0], "right": programs[1]}

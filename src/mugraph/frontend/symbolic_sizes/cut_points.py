@@ -158,7 +158,7 @@ def _cut_at(
 def _sizes_of(node: fx.Node, names: Mapping[Any, str]) -> tuple[Size, ...] | None:
     """The sizes of the one tensor of real numbers that a node gives; None where it is none of these sizes."""
     value = node.meta.get("val")
-    if not _is_real(node) or tensors_of(node) != [value]:
+    if value is None or not _is_real(node) or tensors_of(node) != [value]:
         return None
     sizes = [names.get(size.node.expr) if isinstance(size, torch.SymInt) else int(size) for size in value.shape]
     return None if None in sizes else tuple(size for size in sizes if size is not None)

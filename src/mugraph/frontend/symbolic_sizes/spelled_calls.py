@@ -207,7 +207,7 @@ def _dims(call: Call) -> list[int]:
     """The dimensions that a reduction names, or all, in order."""
     rank, given = call.rank("self"), call.arguments.get("dim")
     named = [given] if isinstance(given, int) else given
-    return sorted({dim % rank for dim in named}) if named else [*range(rank)]
+    return sorted({dim % rank for dim in named}) if named and rank else [*range(rank)]
 
 
 ROWS: dict[str, Row] = {
