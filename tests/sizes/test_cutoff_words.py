@@ -191,3 +191,49 @@ def test_a_certificate_without_operands_is_none_of_the_functions() -> None:
     assert examine_document(document, seed=1).report is not None
     with pytest.raises(SizeMatters, match="gives other tensors"):
         check_programs(question, document, orders_of_outputs)
+
+
+def test_arguments_by_name_may_stand_in_any_order_and_be_called_as_what_stands_for_calls() -> None:
+    def left(y: torch.Tensor, cut_0: torch.Tensor) -> torch.Tensor:
+        return torch.relu((y * cut_0).sum(-1))
+
+    def right(cut_0: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu((y * cut_0 * 2).sum(-1) / 2)
+
+    examples = {"y": torch.randn(2, 4), "cut_0": torch.randn(1, 4)}
+    question = Question.of(verify, (left, right), examples, {"y": {1: N}, "cut_0": {1: N}}, None, OPTIONS)
+    answer = question.answer()
+    assert answer.verdict.equivalent, answer.verdict
+    document = certificate_of(question, answer, max_error=2**-40, seed=1)
+    assert document["arguments"] == [["cut_0"], ["y"]]
+    assert examine_document(document, seed=1).report is not None
+    check_programs(question, document, orders_of_outputs)
+
+
+@pytest.mark.parametrize("kept", ["sum", "logsumexp", "amax", "var"])
+def test_a_dimension_of_a_scalar_is_none(kept: str) -> None:
+    options = {"correction": 0} if kept == "var" else {}
+
+    def scalar(x: torch.Tensor) -> torch.Tensor:
+        return getattr(torch, kept)(x.sum(), 0, **options)
+
+    assert asked(scalar, lambda x: scalar(2 * x / 2)).equivalent
+
+
+def test_where_both_are_defined_is_said_of_the_functions_and_not_of_what_stands_for_their_calls() -> None:
+    def restricted(x: torch.Tensor) -> torch.Tensor:
+        return x.amax(-1) + x.sum(-1).log() - x.sum(-1).log()
+
+    verdict = verify(restricted, lambda x: x.amax(-1), (torch.randn(2, 2),), dynamic={0: {1: FROM_TWO}}, seed=1)
+    assert verdict.equivalent
+    assert "sum(x) > 0" in verdict.domain
+
+
+def test_calls_that_refuse_random_numbers_are_not_asked_what_is_alike() -> None:
+    def left(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.cholesky(a).sum() + torch.relu(x.sum(-1))
+
+    def right(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.cholesky(a).sum() + torch.relu(2 * x.sum(-1) / 2)
+
+    assert verify(left, right, (torch.randn(2, 4), 4 * torch.eye(3)), dynamic={0: {1: N}}, seed=1).outcome == "undecided"

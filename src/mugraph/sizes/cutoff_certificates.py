@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mugraph.frontend.comparison import Comparison, compared
@@ -51,11 +51,21 @@ def certificate_of(question: Question, answer: Answer, *, max_error: float, seed
 def pair_at(question: Question, families: Sequence[Family], sizes: Sizes) -> Comparison:
     """The programs of both functions at some sizes, as they are recorded for all sizes, or without families as they are."""
     args, kwargs = question.examples(sizes, families[0].cuts if families else ())
-    sides = [family.cut_program(args, kwargs) for family in families] or question.functions
+    plain = [_by_names(fn) for fn in question.functions] if kwargs else question.functions
+    sides = [family.cut_program(args, kwargs) for family in families] or plain
     pair = compared(sides[0], sides[1], kwargs or args)
     if pair.mismatch is not None:
         raise SizeMatters(f"at {question.text(sizes)} {pair.mismatch}")
     return pair
+
+
+def _by_names(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes its arguments in the order of their names, as what is recorded of it for all sizes does."""
+
+    def called(**kwargs: Any) -> Any:
+        return fn(**kwargs)
+
+    return called
 
 
 def _claim(dims: Sequence[Dim], bound: float) -> str:

@@ -20,7 +20,7 @@ from torch import fx
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from mugraph.errors import InvalidInput, MugraphError
-from mugraph.frontend.calls.calling import arguments_of
+from mugraph.frontend.calls.calling import arguments_of, unused_name
 from mugraph.frontend.calls.pytree import Traced
 from mugraph.frontend.comparison import Comparison, compared
 from mugraph.frontend.recording.compiler_questions import asked_outside_torch
@@ -128,6 +128,8 @@ class Question:
             for ranges in self.parts if verdict.equivalent else ():
                 part = self.deciding(ranges)
                 for sizes, verdict in self._tests(part):
+                    if sizes == example and verdict.equivalent:  # what stands for calls is defined everywhere
+                        verdict = replace(verdict, domain=tested[example].domain)
                     tested[sizes] = verdict
                     if verdict.outcome is Outcome.UNDECIDED:
                         verdict = verdict.undecided(f"at {self.text(sizes)}: {verdict.reason.removeprefix('undecided: ')}")
@@ -198,7 +200,7 @@ class Question:
         more = [cut.example(chosen) for cut in cuts]
         if not kwargs:
             return (*args, *more), {}
-        return args, kwargs | {f"cut_{place}": tensor for place, tensor in enumerate(more)}
+        return args, kwargs | {unused_name(f"cut_{place}", kwargs): tensor for place, tensor in enumerate(more)}
 
     def _decided(self, sizes: Sizes) -> Verdict:
         """The verdict on the functions at some sizes; raises SizeMatters where one is no program there."""

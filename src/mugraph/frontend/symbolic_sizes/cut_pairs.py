@@ -53,7 +53,10 @@ def _groups(sides: Sequence[CutCalls], arguments: Sequence[Any]) -> list[tuple[l
     drawn = _drawn(arguments) if all(side.cuts for side in sides) else []
     for number, side in enumerate(sides if drawn else ()):
         operands = {operand for cut in side.cuts.values() for operand in cut.operands}
-        values = values_of(side.calls, drawn, operands)
+        try:
+            values = values_of(side.calls, drawn, operands)
+        except RuntimeError:  # a call that refuses such numbers, like a decomposition of matrices: nothing is guessed
+            return []
         for cut in side.cuts.values():
             if not cut.operands:
                 continue

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map
 
+from mugraph.frontend.calls.calling import unused_name
 from mugraph.frontend.operators.torch_casts import name_of, tensors_of
 from mugraph.frontend.symbolic_sizes.axes import NotCounted
 from mugraph.frontend.symbolic_sizes.count_rules import Counted, counted
@@ -110,7 +111,8 @@ def _cut(
         if node.op == "placeholder":
             copies[node] = graph.node_copy(node)
     taken = dict.fromkeys(cut.number for cut in cuts)
-    inputs = {number: graph.placeholder(f"cut_{place}") for place, number in enumerate(taken)}
+    names = {str(node.target) for node in copies}
+    inputs = {number: graph.placeholder(unused_name(f"cut_{place}", names)) for place, number in enumerate(taken)}
     given = dict[fx.Node, fx.Node]()
     for node in calls.graph.nodes:
         if node in own:
