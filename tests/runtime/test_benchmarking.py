@@ -113,8 +113,8 @@ def test_equals_hardly_ever_end_a_brief_duel_early(clock: Clock) -> None:
     chance = random.Random(7)
     rounds, won = [], 0
     for _ in range(400):
-        sides = (clock.taking(iter(lambda: 0.02 + 0.001 * chance.random(), None)) for _ in range(2))
-        outcome = duel(*sides, seconds=1.0, brief=True)
+        ours, theirs = (clock.taking(0.02 + 0.001 * chance.random() for _ in itertools.count()) for _ in range(2))
+        outcome = duel(ours, theirs, seconds=1.0, brief=True)
         rounds.append(outcome.rounds)
         won += outcome.clear
     assert rounds.count(12) <= 2
