@@ -102,6 +102,11 @@ def test_a_brief_duel_ends_where_one_side_won_all_of_twelve_rounds(clock: Clock,
     assert brief.speedup == pytest.approx(whole.speedup)
 
 
+def test_a_brief_duel_of_calls_that_are_over_at_once_has_its_time(clock: Clock) -> None:
+    outcome = duel(clock.taking(itertools.repeat(2e-5)), clock.taking(itertools.repeat(2.2e-5)), brief=True)
+    assert (outcome.rounds > 20, outcome.clear) == (True, True)
+
+
 @pytest.mark.parametrize("lost", [3, 11])
 def test_a_brief_duel_of_which_a_round_was_lost_has_its_time(clock: Clock, lost: int) -> None:
     once = itertools.chain([0.02] * (3 + lost), [0.05], itertools.repeat(0.02))

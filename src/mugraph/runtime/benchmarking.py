@@ -47,6 +47,8 @@ _COUNTED = (9, 10, 13, _SECOND_LOOK)
 or 14 rounds it would be one in 19."""
 _ONE_SIDED = 12
 """After so many rounds a duel may end all of which one side won: equals do so in one duel of 2048."""
+_LEAST_BRIEF = 0.05
+"""Seconds that these rounds take at least: shorter ones may lie within one slice of the scheduler, and all be disturbed alike."""
 _STRETCHED = 6.0
 """On a busy machine rounds start for so many times as long at the most."""
 _OBVIOUS, _OBVIOUS_AT_LENGTH = 2.0, 1.1
@@ -176,7 +178,8 @@ def duel(
     has the cores longer (`stretched`), and of long calls up to `_SECOND_LOOK` rounds where the challenger leads and it is not
     clear that it is the faster; `limit` and `taken` are as in `bursts_in_turns`.
 
-    A `brief` one ends where one side won all of the first `_ONE_SIDED` rounds: who is the faster is asked, and not by how much.
+    A `brief` one ends where one side won all of the first `_ONE_SIDED` rounds, unless these were over at once: who is the faster
+    is asked, and not by how much.
     """
     cut: list[bool] = []
     with raised_as_they_were():
@@ -259,8 +262,8 @@ def bursts_in_turns(
 
     No round but the first starts that may end after `limit` seconds, warming up included, and `cut_short` is called where that
     ends them. Fewer rounds than `_SECOND_LOOK` may be made that many, of which as many as are `_COUNTED` are returned: when the
-    time is over, `again` is asked once. Behind `_ONE_SIDED` rounds `decided` is asked whether these suffice. Calls are timed by
-    `clock`, by default that of the wall. Raises SideFailed.
+    time is over, `again` is asked once. Behind `_ONE_SIDED` rounds, unless these were over at once, `decided` is asked whether
+    they suffice. Calls are timed by `clock`, by default that of the wall. Raises SideFailed.
     """
     begun = time.perf_counter()
     bursts = [_of_side(number, _burst_of, side, clock or time.perf_counter, taken) for number, side in enumerate(sides)]
@@ -275,7 +278,7 @@ def bursts_in_turns(
             if not second_look:
                 break
             counted = done if done in _COUNTED else counted or done
-        if done == _ONE_SIDED and decided(times):
+        if done == _ONE_SIDED and before - started >= _LEAST_BRIEF and decided(times):
             break
         if done and before - begun + longest > limit:
             cut_short()
