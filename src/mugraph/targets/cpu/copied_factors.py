@@ -56,9 +56,9 @@ class Copied(Panels):
         """Ask for nothing: the copy is in a cache."""
 
     def write(self) -> None:
-        with self.memory(self.copied, "right_b", self.depth * self.stored(self.columns)):
-            self.print_right()
-            super().write()
+        self.memory(self.copied, "right_b", self.depth * self.stored(self.columns))
+        self.print_right()
+        super().write()
 
     def stored(self, columns: int) -> int:
         """Columns that the copy has for so many."""

@@ -200,27 +200,28 @@ class PackedTiles(Panels):
         return self.right.is_whole
 
     def write(self) -> None:
+        self.print_memories()
         self.writer.line(f"static const tile_shapes shapes = {self.shapes()};")
         self.writer.line("USE_TILES")
         self.writer.line("SHAPE_TILES(shapes)")
-        with ExitStack() as memories:
-            panels = -(-self.depth // self.panel_rows) if self.keeps else 1
-            left = self.high * panels * self.panel_rows if self.copies else 0
-            memories.enter_context(self.memory(self.copied, "left_a", left))
-            sums = self.high * self.block if self.holds and self.several else 0
-            memories.enter_context(self.memory(DType.FP32, "sums", sums))
-            if self.widens:
-                widened = STEP if self.groups == 1 else self.panel_rows
-                memories.enter_context(self.memory(DType.BF16, "widened", widened * self.strips.width))
-            for block in runs(self.columns, self.block):
-                with self.loop("j0", block):
-                    for panel, held in self.panels_held():
-                        with self.loop("k0", panel):
-                            self.print_left_of(block, panel.size, held)
-                            self.print_block(block.size, panel.size)
-                    if self.holds and not self.at_once:
-                        self.print_rounded(block.size)
+        for block in runs(self.columns, self.block):
+            with self.loop("j0", block):
+                for panel, held in self.panels_held():
+                    with self.loop("k0", panel):
+                        self.print_left_of(block, panel.size, held)
+                        self.print_block(block.size, panel.size)
+                if self.holds and not self.at_once:
+                    self.print_rounded(block.size)
         self.writer.line("RELEASE_TILES")
+
+    def print_memories(self) -> None:
+        """Declare what copies and sums are in."""
+        panels = -(-self.depth // self.panel_rows) if self.keeps else 1
+        self.memory(self.copied, "left_a", self.high * panels * self.panel_rows if self.copies else 0)
+        self.memory(DType.FP32, "sums", self.high * self.block if self.holds and self.several else 0)
+        if self.widens:
+            widened = STEP if self.groups == 1 else self.panel_rows
+            self.memory(DType.BF16, "widened", widened * self.strips.width)
 
     def shapes(self) -> str:
         """Rows of every register, all of which have 64 bytes: as many as the left factor has, if that is one group."""

@@ -89,8 +89,6 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
                     _print_statements(writer, run.body)
             with reading(writer, kernel, Phase.AFTER):
                 _print_statements(writer, statements_of(kernel, Phase.AFTER))
-        if _on_heap(kernel):
-            writer.line("free(shared);")
     if compact:
         writer.line(f"static void {kernel.name}_blocks({given}) {{ {kernel.name}_any(arguments, worker, 0); }}")
         writer.line(f"static void {kernel.name}_compact({given}) {{ {kernel.name}_any(arguments, worker, 1); }}")
@@ -151,7 +149,7 @@ def _print_memory(writer: Writer, kernel: Kernel) -> None:
         writer.line(f"{const}{dtype}_t *const restrict {whole}{name} = arguments[{number}];")
     size = -(-kernel.shared_bytes // 64) * 64
     if _on_heap(kernel):
-        writer.line(f"char *shared = aligned_alloc(64, {size});")
+        writer.allocated("char", "shared", size)
     elif size:
         writer.line(f"char memory[{size}] __attribute__((aligned(64))), *shared = memory;")
     if size:

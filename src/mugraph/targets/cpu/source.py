@@ -63,6 +63,11 @@ class Writer(Text):
         overlap = max(taken.start, others.start) < min(taken.stop, others.stop)
         return first.buffer == second.buffer or overlap
 
+    def allocated(self, kind: str, name: str, size: int) -> None:
+        """Declare memory from the heap, a multiple of 64 bytes; the function ends where there is none."""
+        self.line(f"FREED {kind} *{name} = allocated(worker, {size});")
+        self.line(f"if (!{name}) return;")
+
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
         """Declare `name`, a pointer to the tile's first element in this block and iteration."""
         const = "" if written else "const "
