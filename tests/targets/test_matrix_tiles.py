@@ -255,8 +255,6 @@ def test_rows_of_the_target_that_compete_for_a_set_of_the_cache(real: bool, rows
     is_right(Case(rows, 64, columns, weight=DType.BF16, target=DType.FP32, accumulate=True), real)
 
 
-
-
 @pytest.mark.parametrize("rows", [5, 16, 20, 40, 100, 512])
 @pytest.mark.parametrize("weight", [DType.BF16, DType.INT8, None])
 def test_shapes_of_registers_are_said_once(rows: int, weight: DType | None) -> None:

@@ -29,6 +29,7 @@ from mugraph.targets.cpu.growing import (
     statements_of,
     usual_strides,
 )
+from mugraph.targets.cpu.left_copies import print_left_copies
 from mugraph.targets.cpu.loops import print_loops, print_stored_and_reduced
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.read_ahead import steps_ahead
@@ -76,6 +77,7 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     with writer.block(any_strides if compact else f"static void {kernel.name}_blocks({given})"):
         _print_memory(writer, kernel)
         print_memory(writer, kernel)
+        print_left_copies(writer, kernel)
         along = dims_along(kernel)
         with writer.block(_blocks_in_turn(writer, kernel)):
             _print_coordinates(writer, kernel, along)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from mugraph.ir.dtypes import DType
@@ -43,6 +43,9 @@ class Writer(Text):
     """Which bytes of its block's memory each shared buffer has."""
     ahead: Mapping[tuple[str, Index], int] = field(default_factory=dict)
     """Of tiles, by buffer and start, how many elements further that of the next block lies, where it is to be asked for."""
+
+    left_copies: dict[Hashable, str] = field(default_factory=dict)
+    """Memories of the copies of left factors that a thread has for all of its blocks, by what these products have in common."""
 
     def usual(self, coefficient: int) -> int:
         """What a coefficient usually is, which has strides that are arguments."""

@@ -1,0 +1,86 @@
+"""Left factors that all blocks of a kernel multiply are copied for the matrix unit once a thread, and in each call anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from mugraph.ir import DType, Graph, GraphBuilder, Level
+from mugraph.runtime import Executable
+from mugraph.targets.cpu import Vectors
+from mugraph.targets.cpu.compiler import find_compiler
+from mugraph.targets.cpu.machine import SOURCE_NAME, Cpu
+
+TILED = Vectors(16, 32, bf16_pairs=True, tiles=True)
+UNITS = pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
+ROWS, DEPTH = 40, 96
+"""So many rows fill no whole registers, and are copied."""
+MODULE = "mugraph.targets.cpu.matrix_tiles"
+
+
+def products(grid: int = 8, weights: int = 2, loop: int = 1, rows: int = ROWS) -> Graph:
+    """The product of as many linear layers of one input, in a kernel: blocks of columns, iterations over k."""
+    kernel = GraphBuilder(Level.KERNEL)
+    given = [kernel.input("x", (rows, DEPTH), DType.BF16)]
+    given += [kernel.input(f"w{number}", (DEPTH, 32 * grid), DType.BF16) for number in range(weights)]
+    block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
+    x, *right = (
+        block.iterator(number, kernel.tensor(value), (1,) if number else (None,), None if loop == 1 else 0 if number else 1)
+        for number, value in enumerate(given)
+    )
+    made = [block.add("matmul", x, weight) for weight in right]
+    if loop > 1:
+        made = [block.add("accumulate", each, combine="sum") for each in made]
+    whole = made[0] if weights == 1 else block.add("mul", *made)
+    (result,) = kernel.graph_defined(block.build([block.add("output_saver", whole, omap=(1,))]), given)
+    return kernel.build([result]).with_constants([f"w{number}" for number in range(weights)])
+
+
+def text_of(graph: Graph) -> str:
+    machine = Cpu(TILED)
+    return machine.print([launch.kernel for launch in machine.lower(graph).values()])[SOURCE_NAME]
+
+
+def drawn(graph: Graph, seed: int) -> list[torch.Tensor]:
+    torch.manual_seed(seed)
+    return [torch.randn(node.output.shape).bfloat16() / 4 for node in graph.inputs()]
+
+
+def expected(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    made = [x.double() @ weight.double() for weight in weights]
+    return made[0] if len(made) == 1 else made[0] * made[1]
+
+
+@UNITS
+@pytest.mark.parametrize("small", [(), ("_PANEL", "_PANEL_BYTES"), ("_PANEL", "_PANEL_BYTES", "_LEFT_BYTES")])
+@pytest.mark.parametrize("weights", [1, 2])
+def test_each_call_multiplies_what_it_is_given(
+    real: bool, small: Sequence[str], weights: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if real and not find_compiler().vectors.tiles:
+        pytest.skip("this host has no matrix unit, or does not let us use it")
+    for name in small:
+        monkeypatch.setattr(f"{MODULE}.{name}", 32)
+    graph = products(weights=weights)
+    text = text_of(graph)
+    assert text.count("allocated(worker") == text.count("int has_left_0 = 0;") == 1
+    assert "has_left_1" not in text
+    executable = Executable(graph, Cpu(TILED), {SOURCE_NAME: text if real else f"#define EMULATED_TILES\n{text}"})
+    for seed in range(2):
+        given = drawn(graph, seed)
+        (made,) = executable(*given)
+        np.testing.assert_allclose(made.double(), expected(*given), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [products(grid=4), products(loop=3), products(rows=64)],
+    ids=["few blocks", "other parts in iterations", "not copied"],
+)
+def test_left_factors_that_blocks_copy_by_themselves_or_not_at_all(graph: Graph) -> None:
+    text = text_of(graph)
+    assert "MULTIPLY_TILES(0" in text
+    assert "has_left" not in text
