@@ -248,6 +248,13 @@ def text_of(case: Case) -> str:
     return "\n".join(writer.lines)
 
 
+@pytest.mark.parametrize(("depth", "rows_outside"), [(64, True), (300, False)])
+def test_rows_of_the_target_are_written_whole_where_copied_factors_are_one_panel(depth: int, rows_outside: bool) -> None:
+    text = text_of(Case(512, depth, 400))
+    rows, strips = (text.index(loop) for loop in ("for (long i = 0; i < 512; i += 32)", "for (long j = j0"))
+    assert (rows < strips) == rows_outside
+
+
 @UNITS
 @pytest.mark.parametrize("columns", [1024, 1008])
 @pytest.mark.parametrize("rows", [8, 48, 64, 70])

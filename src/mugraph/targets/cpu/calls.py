@@ -22,7 +22,7 @@ _INTEGERS = {DType.INT32: ctypes.c_int32, DType.INT64: ctypes.c_int64}
 class CompiledKernel:
     """A kernel of a shared object. Called with the addresses of its operands, inputs first, it runs on the threads of the pool.
 
-    It raises IndexOutOfRange where integers name no rows of a table that it looks up, and MemoryError where blocks have no memory.
+    It raises IndexOutOfRange where integers name no rows of a table that it looks up, MemoryError where a block has no memory.
     """
 
     def __init__(self, library: ctypes.CDLL, kernel: Kernel) -> None:

@@ -62,12 +62,17 @@ class Panels(Packed):
 
     def print_block(self, columns: int, depth: int) -> None:
         """A panel times a block of columns: strips outside, so that one is read from cache for further rows."""
+        for width in self.along_strips(columns):
+            self.prepare(depth, width)
+            for down in self.parts(Bound.ROWS, "i", self.rows, self.group):
+                self.tile(depth, down, width)
+
+    def along_strips(self, columns: int) -> Iterator[int]:
+        """A loop over the strips of a block of columns: inside, how wide they are."""
         for across in runs(columns, self.strips.width):
             start, end = across.start, across.start + across.count * across.size
             with self.writer.block(f"for (long j = j0 + {start}; j < j0 + {end}; j += {across.size})"):
-                self.prepare(depth, across.size)
-                for down in self.parts(Bound.ROWS, "i", self.rows, self.group):
-                    self.tile(depth, down, across.size)
+                yield across.size
 
     def prepare(self, depth: int, columns: int) -> None:
         """What is done with a strip's panel before groups of rows meet it."""
