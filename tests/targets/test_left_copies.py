@@ -21,11 +21,11 @@ ROWS, DEPTH = 40, 96
 MODULE = "mugraph.targets.cpu.matrix_tiles"
 
 
-def products(grid: int = 8, weights: int = 2, loop: int = 1, rows: int = ROWS) -> Graph:
+def products(grid: int = 8, weights: int = 2, loop: int = 1, rows: int = ROWS, stored: DType = DType.BF16) -> Graph:
     """The product of as many linear layers of one input, in a kernel: blocks of columns, iterations over k."""
     kernel = GraphBuilder(Level.KERNEL)
     given = [kernel.input("x", (rows, DEPTH), DType.BF16)]
-    given += [kernel.input(f"w{number}", (DEPTH, 32 * grid), DType.BF16) for number in range(weights)]
+    given += [kernel.input(f"w{number}", (DEPTH, 32 * grid), stored) for number in range(weights)]
     block = GraphBuilder(Level.BLOCK, grid=(grid,), loop=loop)
     x, *right = (
         block.iterator(number, kernel.tensor(value), (1,) if number else (None,), None if loop == 1 else 0 if number else 1)
@@ -46,7 +46,9 @@ def text_of(graph: Graph) -> str:
 
 def drawn(graph: Graph, seed: int) -> list[torch.Tensor]:
     torch.manual_seed(seed)
-    return [torch.randn(node.output.shape).bfloat16() / 4 for node in graph.inputs()]
+    x, *weights = (node.output for node in graph.inputs())
+    whole = [torch.randint(-128, 128, each.shape, dtype=torch.int8) for each in weights if each.dtype is DType.INT8]
+    return [torch.randn(x.shape).bfloat16() / 4, *(whole or [torch.randn(each.shape).bfloat16() / 4 for each in weights])]
 
 
 def expected(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
@@ -56,15 +58,15 @@ def expected(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
 
 @UNITS
 @pytest.mark.parametrize("small", [(), ("_PANEL", "_PANEL_BYTES"), ("_PANEL", "_PANEL_BYTES", "_LEFT_BYTES")])
-@pytest.mark.parametrize("weights", [1, 2])
+@pytest.mark.parametrize(("weights", "stored"), [(1, DType.BF16), (2, DType.BF16), (1, DType.INT8)])
 def test_each_call_multiplies_what_it_is_given(
-    real: bool, small: Sequence[str], weights: int, monkeypatch: pytest.MonkeyPatch
+    real: bool, small: Sequence[str], weights: int, stored: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if real and not find_compiler().vectors.tiles:
         pytest.skip("this host has no matrix unit, or does not let us use it")
     for name in small:
         monkeypatch.setattr(f"{MODULE}.{name}", 32)
-    graph = products(weights=weights)
+    graph = products(weights=weights, stored=stored)
     text = text_of(graph)
     assert text.count("allocated(worker") == text.count("int has_left_0 = 0;") == 1
     assert "has_left_1" not in text
@@ -72,7 +74,8 @@ def test_each_call_multiplies_what_it_is_given(
     for seed in range(2):
         given = drawn(graph, seed)
         (made,) = executable(*given)
-        np.testing.assert_allclose(made.double(), expected(*given), rtol=2e-2, atol=2e-2)
+        wanted = expected(*given)
+        np.testing.assert_allclose(made.double(), wanted, rtol=2e-2, atol=1e-2 * float(wanted.abs().max()))
 
 
 @pytest.mark.parametrize(
