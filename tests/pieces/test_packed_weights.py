@@ -293,7 +293,9 @@ def test_a_layer_that_is_left_is_packed(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     def counted(rows: torch.Tensor) -> torch.Tensor:
         first, activation, second = module
-        return second(torch.logcumsumexp(activation(first(rows)), 0))  # which no kernel joins
+        between = torch.logcumsumexp(activation(first(rows)), 0)  # which no kernel joins
+        made: torch.Tensor = second(between)
+        return made
 
     rows = torch.randn(512, 24)
     with torch.no_grad():
