@@ -87,3 +87,34 @@ def test_left_factors_that_blocks_copy_by_themselves_or_not_at_all(graph: Graph)
     text = text_of(graph)
     assert "MULTIPLY_TILES(0" in text
     assert "has_left" not in text
+
+
+def apart(widths: Sequence[int], rows: int = 64, depth: int = 1024) -> Graph:
+    """Linear layers of one input in a kernel of eight blocks, with so many columns of each in a block."""
+    kernel = GraphBuilder(Level.KERNEL)
+    given = [kernel.input("x", (rows, depth), DType.BF16)]
+    given += [kernel.input(f"w{number}", (depth, 8 * width), DType.BF16) for number, width in enumerate(widths)]
+    block = GraphBuilder(Level.BLOCK, grid=(8,))
+    x, *right = (
+        block.iterator(number, kernel.tensor(value), (1,) if number else (None,), None) for number, value in enumerate(given)
+    )
+    made = [block.add("output_saver", block.add("matmul", x, weight), omap=(1,)) for weight in right]
+    results = kernel.graph_defined(block.build(made), given)
+    return kernel.build(list(results)).with_constants([f"w{number}" for number in range(len(widths))])
+
+
+@UNITS
+@pytest.mark.parametrize("widths", [(256, 1024), (1024, 256), (128, 1024, 544)])
+def test_a_product_that_reads_the_left_factor_where_it_lies_copies_nothing_for_others(real: bool, widths: Sequence[int]) -> None:
+    """Few columns meet it where it lies; the copy that further products share is made by the first of those."""
+    if real and not find_compiler().vectors.tiles:
+        pytest.skip("this host has no matrix unit, or does not let us use it")
+    graph = apart(widths)
+    text = text_of(graph)
+    copying = sum(width > 512 for width in widths)
+    assert [text.count(each) for each in ("int has_left", "if (!has_left_0)", "has_left_0 = 1;")] == [1, copying, copying]
+    executable = Executable(graph, Cpu(TILED), {SOURCE_NAME: text if real else f"#define EMULATED_TILES\n{text}"})
+    x, *weights = drawn(graph, 0)
+    for made, weight in zip(executable(x, *weights), weights, strict=True):
+        wanted = expected(x, weight)
+        np.testing.assert_allclose(made.double(), wanted, rtol=2e-2, atol=1e-2 * float(wanted.abs().max()))

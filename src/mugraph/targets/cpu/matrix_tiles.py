@@ -189,8 +189,9 @@ class PackedTiles(Panels):
 
     @property
     def left_copy(self) -> str | None:
-        """The memory of the left factor's copy that all blocks of a thread read, if there is one."""
-        return self.writer.left_copies.get(self.left_key)
+        """The memory of the left factor's copy that all blocks of a thread read, if there is one: not where the product reads the
+        factor as it lies, as one of few columns may beside others that copy it."""
+        return self.writer.left_copies.get(self.left_key) if self.copies else None
 
     @property
     def left_bytes(self) -> int:
