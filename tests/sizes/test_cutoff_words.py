@@ -215,7 +215,8 @@ def test_a_dimension_of_a_scalar_is_none(kept: str) -> None:
     options = {"correction": 0} if kept == "var" else {}
 
     def scalar(x: torch.Tensor) -> torch.Tensor:
-        return getattr(torch, kept)(x.sum(), 0, **options)
+        made: torch.Tensor = getattr(torch, kept)(x.sum(), 0, **options)
+        return made
 
     assert asked(scalar, lambda x: scalar(2 * x / 2)).equivalent
 
@@ -231,9 +232,11 @@ def test_where_both_are_defined_is_said_of_the_functions_and_not_of_what_stands_
 
 def test_calls_that_refuse_random_numbers_are_not_asked_what_is_alike() -> None:
     def left(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.cholesky(a).sum() + torch.relu(x.sum(-1))
+        made: torch.Tensor = torch.linalg.cholesky(a).sum() + torch.relu(x.sum(-1))
+        return made
 
     def right(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.cholesky(a).sum() + torch.relu(2 * x.sum(-1) / 2)
+        made: torch.Tensor = torch.linalg.cholesky(a).sum() + torch.relu(2 * x.sum(-1) / 2)
+        return made
 
     assert verify(left, right, (torch.randn(2, 4), 4 * torch.eye(3)), dynamic={0: {1: N}}, seed=1).outcome == "undecided"
