@@ -31,6 +31,8 @@ from plots import lines
 ROOT = Path(__file__).parents[1]
 PAGE, PLOTS = ROOT / "docs" / "cpu-measured.md", ROOT / "docs" / "plots"
 AGAIN = cpu.RESULT.with_name("cpu-rivals-again.json")
+AMX = cpu.RESULT.with_name("cpu-rivals-amx.json")
+"""Cases on a processor with a matrix unit."""
 WIDTH = 130
 """Columns of the page."""
 REACHED = 0.9
@@ -141,10 +143,15 @@ def _called(row: Row, names: Sequence[str]) -> str:
 # blocks of the page ---------------------------------------------------------------------------------------------------
 
 
-def of_cases(cases: Iterable[str], threads: int) -> list[Row]:
-    """The latest records of cases by so many threads that wait as libraries have it by default."""
-    rows = [row for row in rows_of(cpu.RESULT) if row["case"] in set(cases) and row["threads"] == threads]
+def of_cases(cases: Iterable[str], threads: int, record: Path | None = None) -> list[Row]:
+    """The latest records of cases, of a file of them, by so many threads that wait as libraries have it by default."""
+    rows = [row for row in rows_of(record or cpu.RESULT) if row["case"] in set(cases) and row["threads"] == threads]
     return latest((row for row in rows if row.get("wait") == "default"), cpu.NAMED)
+
+
+def of_a_matrix_unit() -> list[Row]:
+    """The latest records of all cases by two threads of a processor with a matrix unit."""
+    return of_cases((*WORKLOADS, *PROGRAMS), 2, AMX)
 
 
 def of_models(threads: int | None = None) -> list[Row]:
@@ -156,13 +163,18 @@ def of_models(threads: int | None = None) -> list[Row]:
     )
 
 
-def beside_rivals(cases: Iterable[str], threads: int) -> str:
-    """Cases by so many threads that wait as libraries have it by default."""
-    rows = of_cases(cases, threads)
+def beside_rivals(cases: Iterable[str], threads: int, record: Path | None = None) -> str:
+    """Cases, of a file of records, by so many threads that wait as libraries have it by default."""
+    rows = of_cases(cases, threads, record)
     if not rows:
         return _NOTHING
     limits = any(cpu.share_reached(row) is not None for row in rows)
     return f"{grid(rows, ('case', 'batch'), 'dtype', limits=limits)}\n\n{standing(rows, ('case', 'batch', 'dtype'))}"
+
+
+def with_a_matrix_unit() -> str:
+    """All cases by two threads of a processor with a matrix unit."""
+    return beside_rivals((*WORKLOADS, *PROGRAMS), 2, AMX)
 
 
 def measured_again() -> str:
@@ -306,6 +318,7 @@ GROUPS = {
     "six workloads, two threads": Group(partial(of_cases, WORKLOADS, 2), ("case", "batch"), "the-six-workloads-two-threads"),
     "other programs, two threads": Group(partial(of_cases, PROGRAMS, 2), ("case", "batch"), "other-programs-two-threads"),
     "six workloads, one thread": Group(partial(of_cases, WORKLOADS, 1), ("case", "batch"), "the-six-workloads-one-thread"),
+    "with a matrix unit, two threads": Group(of_a_matrix_unit, ("case", "batch"), "with-a-matrix-unit"),
     "whole models, two threads": Group(partial(of_models, 2), ("model", "size"), "whole-models"),
 }
 
@@ -315,6 +328,7 @@ BLOCKS: dict[str, Block] = {
     "other programs, two threads": partial(beside_rivals, PROGRAMS, 2),
     "the six workloads, one thread": partial(beside_rivals, WORKLOADS, 1),
     "measured again": measured_again,
+    "with a matrix unit": with_a_matrix_unit,
     "whole layers": whole_layers,
     "whole models": whole_models,
     **{f"growth of {case}": partial(growth, case) for case in cpu_growth.GROWTHS},

@@ -87,19 +87,34 @@ def test_the_latest_record_of_a_case_counts(tmp_path: Path, monkeypatch: pytest.
     assert cpu_page.beside_rivals(["gqa"], 2) == "No record is there so far."
 
 
+def test_a_processor_with_a_matrix_unit_has_a_record_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "RESULT", kept(tmp_path / "rivals.json", row(dtype="bf16", ours=1e-3)))
+    monkeypatch.setattr(cpu_page, "AMX", tmp_path / "amx.json")
+    assert cpu_page.with_a_matrix_unit() == "No record is there so far."
+    kept(cpu_page.AMX, row(dtype="bf16"), row(case="swiglu", dtype="bf16", ours=4e-3), row(threads=1), row(wait="passive"))
+    table, said = cpu_page.with_a_matrix_unit().split("\n\n")
+    assert table.splitlines()[2:] == ["| rmsnorm | 8 | 2 | 3 OpenVINO | 1.50 |", "| swiglu | 8 | 4 | 3 OpenVINO | **0.75** |"]
+    assert said.startswith("2 cells: 1.06 in the geometric mean")
+    assert cpu_page.BLOCKS["with a matrix unit"]() == cpu_page.with_a_matrix_unit()
+    assert "| rmsnorm | 8 | 1 | 3 OpenVINO | 3.00 |" in cpu_page.beside_rivals(["rmsnorm"], 2)
+    assert "| rmsnorm | 8 | 2 | 3 OpenVINO | 1.50 |" in cpu_page.beside_rivals(["rmsnorm"], 2, cpu_page.AMX)
+
+
 def test_the_summary_has_means_and_worst_cells_by_group_and_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(ours=1e-3), row(batch=1, ours=4e-3), row(case="swiglu", dtype="bf16"), row(ours=1e-9, wait="passive")]
     monkeypatch.setattr(cpu, "RESULT", kept(tmp_path / "rivals.json", *rows))
+    monkeypatch.setattr(cpu_page, "AMX", kept(tmp_path / "amx.json", row(dtype="bf16", ours=4e-3), row(dtype="bf16", threads=1)))
     monkeypatch.setattr(
         model_rivals, "RESULT", kept(tmp_path / "models.json", model(), model(threads=1), model(size=1024, ours=1.5e-3))
     )
     assert cpu_page.summary().splitlines()[2:] == [
         "| [six workloads, two threads](#the-six-workloads-two-threads) | fp32 | 2 | 1.50 | **0.75** rmsnorm 1 | 1 |",
         "| [other programs, two threads](#other-programs-two-threads) | bf16 | 1 | 1.50 | 1.50 swiglu 8 | 0 |",
+        "| [with a matrix unit, two threads](#with-a-matrix-unit) | bf16 | 1 | 0.75 | **0.75** rmsnorm 8 | 1 |",
         "| [whole models, two threads](#whole-models) | fp32 | 2 | 1.73 | 1.50 llama-1b 128 | 0 |",
     ]
-    for record in (cpu, model_rivals):
-        monkeypatch.setattr(record, "RESULT", tmp_path / "nothing.json")
+    for record, name in ((cpu, "RESULT"), (cpu_page, "AMX"), (model_rivals, "RESULT")):
+        monkeypatch.setattr(record, name, tmp_path / "nothing.json")
     assert cpu_page.summary() == cpu_page.whole_models() == "No record is there so far."
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mugraph.devices import device_for
+from mugraph.devices import Device, device_for
 from mugraph.devices.device import NOT_MEASURED
 from mugraph.errors import InvalidInput, UnsupportedOperator
 from mugraph.frontend import record
@@ -21,6 +21,7 @@ from mugraph.frontend.partitioning.partition import Piece, partition
 from mugraph.frontend.recording.recorded_graph import recorded_graph
 from mugraph.ir.dtypes import DType
 from mugraph.ir.graph import Graph
+from mugraph.pieces import predicted_cost
 from mugraph.pieces.piece_optimizer import GraphsByForm, Optimizer
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome
@@ -65,7 +66,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def saved_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operator of a piece is predicted to save as much."""
-    monkeypatch.setattr(Optimizer, "_saving", lambda self, piece: Saving(1e-6 * size_of(piece), 0.5))
+    monkeypatch.setattr(Optimizer, "_saving", lambda self, piece: Saving(1e-6 * size_of(piece), 0.5, 2e-6 * size_of(piece)))
 
 
 def recorded(function: Callable[..., object] = decode) -> fx.GraphModule:
@@ -443,9 +444,39 @@ def test_what_is_kept_for_a_duel_is_what_calls_are_predicted_to_take(monkeypatch
     monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
     (piece,) = partition(recorded_graph(record(*SQUARES)).module.graph).pieces
     for call, options in ((0.0, {}), (0.25, {}), (0.25, {"keep": "all"}), (0.25, {"profile": False})):
-        monkeypatch.setattr("mugraph.pieces.piece_optimizer.seconds_of_calls", lambda *_, call=call: call)
+        monkeypatch.setattr("mugraph.pieces.piece_optimizer.saving", lambda *_, call=call: Saving(call, 1.0, call))
         Optimizer(PieceOptions(cache="off", pack=False, **options)).outcomes([piece], {}, Deadline(60.0))
     assert asked == [pytest.approx(seconds, abs=0.5) for seconds in (58.0, 52.0, 60.0, 60.0)]
+
+
+def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Four equal layers, with what no kernels run between them, and another one."""
+    for _ in range(4):
+        x = torch.sort(x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1)).values
+    return torch.softmax(x @ w, -1) * 2
+
+
+def test_what_equal_pieces_are_predicted_to_save_is_predicted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    predicted, asked = list[int](), list[float]()
+    own = predicted_cost.saving
+
+    def counted(nodes: Sequence[fx.Node], device: Device) -> Saving:
+        predicted.append(len(nodes))
+        return own(nodes, device)
+
+    def superoptimized(*program: object, budget: float, **settings: object) -> None:
+        asked.append(budget)
+        raise UnsupportedOperator("nothing")
+
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.saving", counted)
+    monkeypatch.setattr("mugraph.pieces.piece_optimizer.superoptimize_program", superoptimized)
+    pieces = partition(recorded_graph(record(layers, (torch.randn(4, 16), torch.randn(16, 8)))).module.graph).pieces
+    optimizer = Optimizer(PieceOptions(cache="off", pack=False))
+    optimizer.outcomes(pieces, {}, Deadline(60.0))
+    of_each = [optimizer._saving(piece) for piece in pieces]
+    distinct = {optimizer.key(piece) for piece in pieces}
+    assert len(pieces) > len(distinct) == len(asked) == len(predicted)
+    assert of_each == [own(piece.nodes, device_for("cpu")) for piece in pieces]
 
 
 def test_a_piece_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:

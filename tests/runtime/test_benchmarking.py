@@ -92,6 +92,40 @@ def test_a_duel_ends_with_its_time_but_not_before_the_fewest_rounds(clock: Clock
     assert 30 <= quick.rounds <= 40  # of one call of each side
 
 
+@pytest.mark.parametrize(("ours", "theirs", "clear"), [(0.001, 0.0011, True), (0.0011, 0.001, False)])
+def test_a_brief_duel_ends_where_one_side_won_all_of_twelve_rounds(clock: Clock, ours: float, theirs: float, clear: bool) -> None:
+    whole, brief = (
+        duel(clock.taking(itertools.repeat(ours)), clock.taking(itertools.repeat(theirs)), brief=brief) for brief in (False, True)
+    )
+    assert (brief.rounds, brief.clear, brief.cut_short) == (12, clear, False)
+    assert (whole.rounds > 20, whole.clear) == (True, clear)
+    assert brief.speedup == pytest.approx(whole.speedup)
+
+
+def test_a_brief_duel_of_calls_that_are_over_at_once_has_its_time(clock: Clock) -> None:
+    outcome = duel(clock.taking(itertools.repeat(2e-5)), clock.taking(itertools.repeat(2.2e-5)), brief=True)
+    assert (outcome.rounds > 20, outcome.clear) == (True, True)
+
+
+@pytest.mark.parametrize("lost", [3, 11])
+def test_a_brief_duel_of_which_a_round_was_lost_has_its_time(clock: Clock, lost: int) -> None:
+    once = itertools.chain([0.02] * (3 + lost), [0.05], itertools.repeat(0.02))
+    outcome = duel(clock.taking(once), clock.taking(itertools.repeat(0.022)), seconds=1.0, brief=True)
+    assert (outcome.rounds > 20, outcome.won, outcome.clear) == (True, outcome.rounds - 1, True)
+
+
+def test_equals_hardly_ever_end_a_brief_duel_early(clock: Clock) -> None:
+    chance = random.Random(7)
+    rounds, won = [], 0
+    for _ in range(400):
+        ours, theirs = (clock.taking(0.02 + 0.001 * chance.random() for _ in itertools.count()) for _ in range(2))
+        outcome = duel(ours, theirs, seconds=1.0, brief=True)
+        rounds.append(outcome.rounds)
+        won += outcome.clear
+    assert rounds.count(12) <= 2
+    assert won <= 400 / 20
+
+
 @pytest.mark.parametrize(("won", "clear"), [(8, False), (12, False), (13, True), (16, True)])
 def test_a_few_rounds_more_than_half_are_chance(won: int, clear: bool) -> None:
     assert Duel(rounds=16, won=won, speedup=1.5).clear is clear

@@ -315,6 +315,48 @@ def test_calls_of_many_kernels_count_on_the_heap() -> None:
         assert same(executable(*inputs), one_by_one(graph, inputs))
 
 
+LIMITED = "#define aligned_alloc limited\n"
+LIMITS = """
+#undef aligned_alloc
+extern void *aligned_alloc(unsigned long, unsigned long);
+int left_to_give = 1 << 30;
+void *limited(unsigned long alignment, unsigned long size)
+{
+    return __atomic_fetch_sub(&left_to_give, 1, __ATOMIC_RELAXED) > 0 ? aligned_alloc(alignment, size) : 0;
+}
+"""
+
+
+def products(length: int, rows: int = 64) -> Graph:
+    """Kernels of which each multiplies by what the one before it made, with memory of its own for the other factor."""
+    kernel = GraphBuilder(Level.KERNEL)
+    value = kernel.input("x", (rows, rows), DType.FP32)
+    for _ in range(length):
+        block = GraphBuilder(Level.BLOCK, grid=(16,))
+        own, whole = (block.iterator(number, kernel.tensor(value), imap, None) for number, imap in enumerate([(0,), (None,)]))
+        made = block.add("tanh", block.add("matmul", block.add("tanh", own), whole))
+        (value,) = kernel.graph_defined(block.build([block.add("output_saver", made, omap=(0,))]), [value, value])
+    return kernel.build([value])
+
+
+@pytest.mark.parametrize("length", [4, 40])
+def test_calls_whose_blocks_have_no_memory_end_with_an_error(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread waits for blocks that nobody runs; later calls are as if nothing had been."""
+    monkeypatch.setattr("mugraph.targets.cpu.printer._STACK_BYTES", 0)
+    graph = products(length)
+    inputs = inputs_of(graph)
+    executable = Executable(graph, Cpu(), {SOURCE_NAME: RENAMED + LIMITED + build(graph).sources[SOURCE_NAME] + POOL + LIMITS})
+    expected, left = one_by_one(graph, inputs), ctypes.c_int.in_dll(library_of(executable), "left_to_give")
+    for pool in POOLS.values():
+        set_pool(executable, **pool)
+        for some in (0, 1, 3):
+            left.value = some
+            with pytest.raises(MemoryError, match=executable.kernels[0].name):
+                executable(*inputs)
+        left.value = 1 << 30
+        assert same(executable(*inputs), expected)
+
+
 REGISTERS = """
 long upper_halves(void)
 {

@@ -258,7 +258,7 @@ TAMPERED: dict[Callable[[Json], None], str] = {
     another_program_at_one_size: "is not what the program with names for sizes is there",
     another_program_at_all_sizes: "found by evaluation",
     another_program_elsewhere: "the cutoff of n is",
-    another_input: "takes inputs of other shapes",
+    another_input: "places are not those at which inputs have names",
     no_names: "tests are at other sizes",
     smaller_error: "error_bound is not the largest",
     larger_promise: "error_bound is not within",

@@ -37,6 +37,17 @@ TYPES = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16, DType.INT8: torc
 SMALL = {"_PANEL": 32, "_PANEL_BYTES": 64, "_LEFT_BYTES": 64, "PackedTiles.sums_bytes": 1 << 13, "_ROWS": 64}
 """Panels of one step, several blocks of columns and of rows."""
 UNITS = pytest.mark.parametrize("real", [False, True], ids=["emulated", "real"])
+CALLED = f"""
+int product(const void *a, const void *b, void *c, const long {HELD})
+{{
+    int lacking = 0;
+    const task called = {{.lacking = &lacking}};
+    worker alone = {{&called}};
+    on_thread(&alone, a, b, c, {HELD});
+    return lacking;
+}}
+"""
+"""A product as it is called: `on_thread` is written in the order of the statement's buffers."""
 GAP = 32
 """Elements behind the last one of a row, if rows do not follow each other, and behind a matrix."""
 
@@ -90,15 +101,20 @@ class Case:
         return Writer(TILED, dtypes, frozenset(dtypes))
 
     def function(self, real: bool, cache: Path | None = None) -> ctypes._NamedFuncPointer:
-        writer = self.writer()
-        pointers = ", ".join(f"{'const ' * (name != 'whole_c')}{dtype}_t *{name}" for name, dtype in writer.dtypes.items())
-        with writer.block(f"void product({pointers}, const long {HELD})"):
-            print_matmul(writer, self.statement(), 1 if self.bounded else None)
-        text = "\n".join([*([] if real else ["#define EMULATED_TILES"]), print_program([], TILED), *writer.lines])
-        assert "MULTIPLY_TILES" in "\n".join(writer.lines)
-        function = load_shared(text + "\n", cache).product
+        """The product, which returns whether it lacked memory."""
+        function = self.library(real, cache).product
         function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_long]
         return function
+
+    def library(self, real: bool, cache: Path | None = None, before: str = "", behind: str = "") -> ctypes.CDLL:
+        """What has `product`, with other text before and behind everything that is printed."""
+        writer = self.writer()
+        pointers = ", ".join(f"{'const ' * (name != 'whole_c')}{dtype}_t *{name}" for name, dtype in writer.dtypes.items())
+        with writer.block(f"static void on_thread(worker *worker, {pointers}, const long {HELD})"):
+            print_matmul(writer, self.statement(), 1 if self.bounded else None)
+        assert "MULTIPLY_TILES" in "\n".join(writer.lines)
+        units = [] if real else ["#define EMULATED_TILES"]
+        return load_shared("\n".join([before, *units, print_program([], TILED), *writer.lines, CALLED, behind]), cache)
 
 
 def memory(elements: int, dtype: DType, other: float) -> torch.Tensor:
@@ -226,17 +242,24 @@ def test_right_factors_are_copied(
     is_right(Case(*shape, right_turned=turned, target=target), real)
 
 
+def text_of(case: Case) -> str:
+    writer = case.writer()
+    print_matmul(writer, case.statement(), 1 if case.bounded else None)
+    return "\n".join(writer.lines)
+
+
+@pytest.mark.parametrize(("depth", "rows_outside"), [(64, True), (300, False)])
+def test_rows_of_the_target_are_written_whole_where_copied_factors_are_one_panel(depth: int, rows_outside: bool) -> None:
+    text = text_of(Case(512, depth, 400))
+    rows, strips = (text.index(loop) for loop in ("for (long i = 0; i < 512; i += 32)", "for (long j = j0"))
+    assert (rows < strips) == rows_outside
+
+
 @UNITS
 @pytest.mark.parametrize("columns", [1024, 1008])
 @pytest.mark.parametrize("rows", [8, 48, 64, 70])
 def test_rows_of_the_target_that_compete_for_a_set_of_the_cache(real: bool, rows: int, columns: int) -> None:
     is_right(Case(rows, 64, columns, weight=DType.BF16, target=DType.FP32, accumulate=True), real)
-
-
-def text_of(case: Case) -> str:
-    writer = case.writer()
-    print_matmul(writer, case.statement(), 1 if case.bounded else None)
-    return "\n".join(writer.lines)
 
 
 @pytest.mark.parametrize("rows", [5, 16, 20, 40, 100, 512])
@@ -272,6 +295,48 @@ def test_left_factors_are_read_where_they_lie_if_registers_are_filled_so(case: C
     assert ("left_a" in text_of(case)) == copied
     if case.depth < 4000:
         is_right(case, find_compiler().vectors.tiles)
+
+
+LIMITED = "#define aligned_alloc limited\n#define free given_back\n"
+LIMITS = """
+#undef aligned_alloc
+#undef free
+extern void *aligned_alloc(unsigned long, unsigned long);
+extern void free(void *);
+int left_to_give, given;
+void *limited(unsigned long alignment, unsigned long size)
+{
+    if (left_to_give-- <= 0)
+        return 0;
+    ++given;
+    return aligned_alloc(alignment, size);
+}
+void given_back(void *pointer)
+{
+    given -= pointer != 0;
+    free(pointer);
+}
+"""
+"""Memory that is given so many times, and counted until it is given back."""
+
+
+@pytest.mark.parametrize(
+    ("case", "memories"),
+    [
+        (Case(512, 1024, 1088, weight=DType.BF16), 2),
+        (Case(512, 300, 400), 2),
+        (Case(512, 4096, 1088, weight=DType.INT8), 2),
+    ],
+)
+def test_a_product_without_memory_writes_nothing_and_says_so(case: Case, memories: int) -> None:
+    library = case.library(find_compiler().vectors.tiles, before=LIMITED, behind=LIMITS)
+    left, given = (ctypes.c_int.in_dll(library, name) for name in ("left_to_give", "given"))
+    a, b = memory(case.rows * case.depth, case.left, 1.0), memory(case.depth * case.columns, case.right, 1.0)
+    for some in range(memories + 1):
+        made, left.value = memory(case.rows * case.columns, case.target, 123.0), some
+        lacks = library.product(*(ctypes.c_void_p(each.data_ptr()) for each in (a, b, made)), case.rows)
+        assert bool(lacks) == bool((made == 123).all()) == (some < memories)
+        assert given.value == 0
 
 
 def test_numbers_of_8_bits_are_widened_once_for_several_groups_of_rows() -> None:

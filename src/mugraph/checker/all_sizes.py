@@ -18,19 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mugraph.checker.checks import Part, Status, check_record, examined, tested_again
+from mugraph.checker.checks import Part, Status, check_record, examined, naming, tested_again
 from mugraph.checker.form import check_shapes, graph_of
-from mugraph.checker.saved_files import Json, Rejected, Undecided, graph_digest, read_object, require_format, sizes_said
+from mugraph.checker.saved_files import Json, Rejected, Undecided, graph_digest, read_object
 from mugraph.checker.size_templates import document_at
+from mugraph.checker.sizes_form import declared_in
 from mugraph.checker.sum_orders import Conditions, conditions_of
 from mugraph.checker.zero_divisors import has_value
 
-FORMAT = 1
 PARTS = ("form", "cutoffs", "programs", "record")
 """What a certificate consists of, in the order in which it is checked."""
-_ENTRIES = {"format", "claim", "version", "dimensions", "places", "inputs", "arguments", "max_error", "error_bound", "parts"}
-_OF_PART = {"ranges", "cuts", "cutoffs", "left", "right", "tests"}
-_OF_TEST = {"sizes", "left", "right", "certificate"}
 Sizes = tuple[int, ...]
 Ranges = tuple[range, ...]
 
@@ -94,13 +91,14 @@ def _examined(
     document: Json, parts: dict[str, Part], rounds: int | None, rng: random.Random, tell: Callable[[str], None]
 ) -> SizesReport:
     with examined(parts, "form"):
-        declared = _declared(document)
+        declared = declared_in(document)
         names, max_error, bound = [*declared], document["max_error"], document["error_bound"]
-        if not (type(max_error) is float and type(bound) is float and 0 <= bound <= max_error < 1):
+        if not 0 <= bound <= max_error < 1:
             raise Rejected("error_bound is not within max_error")
+        _check_tests(document)
         if document["claim"] != claim_of(document["dimensions"], bound):
             raise Rejected("the claim is not what follows from dimensions and error_bound")
-        ranges = [_ranges(part, names) for part in document["parts"]]
+        ranges = [_ranges(part, declared) for part in document["parts"]]
         if ranges != parts_of(declared.values()):
             raise Rejected("its parts do not make up the ranges of its dimensions")
     parts["form"] = Part(Status.CHECKED, f"{len(ranges)} parts make up the ranges of {', '.join(names)}")
@@ -124,11 +122,21 @@ def _examined(
             raise Undecided(f"tests agreed, with a bound of {worst:.3g}; the certificate asks for {max_error:.3g}")
     parts["programs"] = Part(Status.CHECKED, f"equal at all {count} sizes that are tested, {total} tests")
     with examined(parts, "record"):
-        bounds = [_recorded(test["certificate"]) for part in document["parts"] for test in part["tests"]]
+        with naming("tests: certificate"):
+            bounds = [_recorded(test["certificate"]) for part in document["parts"] for test in part["tests"]]
         if max(bounds) != bound:
             raise Rejected("error_bound is not the largest of its tests")
     parts["record"] = Part(Status.CHECKED, "the verifier's own tests, as recorded, are of one piece; no verdict rests on them")
     return SizesReport(total, count, worst, max_error, claim_of(document["dimensions"], worst))
+
+
+def _check_tests(document: Json) -> None:
+    """Raise Rejected for a test of which it is not recorded that it was passed with the error that the certificate asks for."""
+    for test in (test for part in document["parts"] for test in part["tests"]):
+        if test["certificate"].get("accepted") is not True:
+            raise Rejected("tests: certificate: accepted is not true")
+        if test["certificate"].get("max_error") != document["max_error"]:
+            raise Rejected("max_error is not that of the tests")
 
 
 # --- what a certificate is for -----------------------------------------------------------------------------------------
@@ -152,28 +160,6 @@ def _range_text(dimension: Json) -> str:
     )
 
 
-def _declared(document: Json) -> dict[str, range]:
-    """The sizes of each dimension, by name."""
-    require_format("the certificate", document.get("format"), FORMAT)
-    if document.keys() != _ENTRIES or not isinstance(document["version"], str):
-        raise Rejected("an entry is missing, or is none of a certificate for all sizes")
-    declared = {}
-    for dimension in document["dimensions"]:
-        if dimension.keys() != {"name", "low", "high", "multiple_of"} or type(dimension["name"]) is not str:
-            raise Rejected("a dimension is no name with a range")
-        declared[dimension["name"]] = sizes_said(dimension)
-    if not declared or len(declared) != len(document["dimensions"]):
-        raise Rejected("dimensions are none, or have one name twice")
-    shapes = [*document["inputs"], *(shape for part in document["parts"] for shape in part["cuts"])]
-    if type(document["arguments"]) is not int or not 0 <= document["arguments"] <= len(document["inputs"]):
-        raise Rejected("arguments are no number of inputs")
-    if any(name not in declared for shape in shapes for name in shape if isinstance(name, str)):
-        raise Rejected("an input has a size that is no dimension's")
-    if {name for _, _, name in document["places"]} != declared.keys():
-        raise Rejected("places are not of all dimensions")
-    return declared
-
-
 def parts_of(declared: Sequence[range] | Any) -> list[Ranges]:
     """What the ranges of dimensions are in parts, each of which has size 1 alone of a dimension, or sizes from 2 on."""
     halves = [[part for part in (range(of.start, min(of.stop, 2), of.step), _from_two(of)) if part] for of in declared]
@@ -184,10 +170,11 @@ def _from_two(of: range) -> range:
     return range(of.start if of.start > 1 else of.start + of.step, of.stop, of.step)
 
 
-def _ranges(part: Json, names: Sequence[str]) -> Ranges:
+def _ranges(part: Json, declared: Mapping[str, range]) -> Ranges:
     """The sizes of each dimension that a part is for."""
-    if part.keys() != _OF_PART or [*part["ranges"]] != [*names]:
-        raise Rejected("a part has other entries, or other dimensions")
+    said = {name: step for name, (_, _, step) in part["ranges"].items()}
+    if [*said.items()] != [(name, of.step) for name, of in declared.items()]:
+        raise Rejected("parts: ranges are of other dimensions, or in other steps")
     return tuple(range(low, high + 1, step) for low, high, step in part["ranges"].values())
 
 
@@ -199,17 +186,20 @@ def _conditions(part: Json, ranges: Mapping[str, range], inputs: Sequence[Sequen
     where nothing is known."""
     if part["cutoffs"] is None:
         if part["left"] is not None or part["right"] is not None:
-            raise Rejected("a part has programs with names for sizes, and no cutoffs")
+            raise Rejected("a part has programs left or right with names for sizes, and no cutoffs")
+        if part["cuts"]:
+            raise Rejected("a part has cuts, and no cutoffs")
         return None
     names = [name for name, of in ranges.items() if len(of) > 1]
-    if [*part["cutoffs"]] != names or any(each.keys() != {"first", "count"} for each in part["cutoffs"].values()):
+    if [*part["cutoffs"]] != names:
         raise Rejected("cutoffs are not those of the dimensions that vary")
-    for template in (part["left"], part["right"]):
-        if template.keys() != {"nodes", "outputs"}:
-            raise Rejected("a program with names for sizes has other entries than nodes and outputs")
-        taken = [node["outputs"][0]["shape"] for node in template["nodes"] if node["op"] == "input"]
+    if part["left"] is None or part["right"] is None:
+        raise Rejected("a part has cutoffs, and no program left or right with names for sizes")
+    for side in ("left", "right"):
+        with naming(f"the program {side} with names for sizes"):
+            taken = [node["outputs"][0]["shape"] for node in part[side]["nodes"] if node["op"] == "input"]
         if taken != [[size if size in names else _only(size, ranges) for size in shape] for shape in inputs]:
-            raise Rejected("a program with names for sizes takes inputs of other shapes than the certificate says")
+            raise Rejected(f"the program {side} with names for sizes takes inputs of other shapes than inputs and cuts say")
     conditions = conditions_of(part["left"], part["right"], names)
     if not (conditions.same or conditions.positive or conditions.analytic):
         raise Undecided("they divide by a sum that may be 0, and are no analytic functions")
@@ -224,9 +214,9 @@ def _only(size: int | str, ranges: Mapping[str, range]) -> int:
 def _check_sizes(part: Json, ranges: Mapping[str, range], conditions: Conditions | None) -> None:
     """Raise Rejected unless there is a test at each size that decides, and nowhere else."""
     chosen = [_deciding(name, of, part["cutoffs"], conditions) for name, of in ranges.items()]
-    sizes = [tuple(test["sizes"][name] for name in ranges) for test in part["tests"]]
-    if any(test.keys() != _OF_TEST or [*test["sizes"]] != [*ranges] for test in part["tests"]):
-        raise Rejected("a test has other entries, or other dimensions")
+    if any([*test["sizes"]] != [*ranges] for test in part["tests"]):
+        raise Rejected("tests: sizes are of other dimensions")
+    sizes = [tuple(test["sizes"].values()) for test in part["tests"]]
     if math.prod(map(len, chosen)) != len(sizes) or sizes != [*itertools.product(*chosen)]:
         raise Rejected("tests are at other sizes than those that its cutoffs say")
 
@@ -237,7 +227,7 @@ def _deciding(name: str, of: range, cutoffs: Json | None, conditions: Conditions
         return of
     first, count = cutoffs[name]["first"], cutoffs[name]["count"]
     least, needed = conditions.cutoffs[name]
-    if not (type(first) is int and type(count) is int and first >= least and count >= needed):
+    if first < least or count < needed:
         raise Rejected(
             f"the cutoff of {name} is {count} sizes from {first} on; these programs need {needed} sizes from {least} on"
         )
@@ -250,7 +240,7 @@ def _deciding(name: str, of: range, cutoffs: Json | None, conditions: Conditions
 
 def _inputs(document: Json, part: Json) -> list[list[int | str]]:
     """The shapes of the inputs of a part's programs: arguments, what stands for calls in both, and what functions bring along."""
-    count = document["arguments"]
+    count = len(document["arguments"])
     return [*document["inputs"][:count], *part["cuts"], *document["inputs"][count:]]
 
 
@@ -264,28 +254,32 @@ def _tested(
     tell: Callable[[str], None],
 ) -> tuple[int, float]:
     """How many tests of one size agreed, and the bound that follows."""
-    sizes, where = test["sizes"], ", ".join(f"{name} = {size}" for name, size in test["sizes"].items())
-    try:
-        graphs = []
+    sizes, certificate = test["sizes"], test["certificate"]
+    where = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    shapes = [[sizes[size] if isinstance(size, str) else size for size in shape] for shape in inputs]
+    with naming(f"tests: at {where}"):
+        graphs = [_program(part[side], test[side], sizes, shapes, side) for side in ("left", "right")]
         for side in ("left", "right"):
-            if part[side] is not None and document_at(part[side], sizes) != test[side]:
-                raise Rejected(f"its program {side} is not what the program with names for sizes is there")
-            graph = graph_of(test[side], side)
-            check_shapes(graph, side)
-            shapes = [node["attributes"]["shape"] for node in graph["nodes"] if node["op"] == "input"]
-            if shapes != [[sizes[size] if isinstance(size, str) else size for size in shape] for shape in inputs]:
-                raise Rejected(f"its program {side} takes inputs of other shapes than the certificate says")
-            if test["certificate"].get(side) != graph_digest(test[side]):
+            if certificate.get(side) != graph_digest(test[side]):
                 raise Rejected(f"its program {side} is not the one that its certificate speaks of")
-            graphs.append(graph)
         tell(f"at {where}")
-        found = tested_again(graphs[0], graphs[1], test["certificate"], rounds, rng, tell)
+        with naming("its certificate"):
+            found = tested_again(graphs[0], graphs[1], certificate, rounds, rng, tell)
         doubtful = conditions is not None and not conditions.same and not conditions.positive
         if doubtful and not all(has_value(graph, rng) for graph in graphs):
             raise Undecided("they may have a value nowhere, so that nothing follows for other sizes")
         return found
-    except Rejected as refusal:
-        raise type(refusal)(f"at {where}: {refusal}") from None
+
+
+def _program(template: Json | None, document: Json, sizes: Mapping[str, int], shapes: Sequence[Sequence[int]], side: str) -> Json:
+    """The program of a test, which is what the one with names for sizes is there, if there is one, and takes such inputs."""
+    if template is not None and document_at(template, sizes) != document:
+        raise Rejected(f"its program {side} is not what the program with names for sizes is there")
+    graph = graph_of(document, f"its program {side}")
+    check_shapes(graph, f"its program {side}")
+    if [node["attributes"]["shape"] for node in graph["nodes"] if node["op"] == "input"] != shapes:
+        raise Rejected(f"its program {side} takes inputs of other shapes than inputs and cuts say")
+    return graph
 
 
 def _recorded(certificate: Json) -> float:

@@ -222,19 +222,34 @@ class _Check:
         return examined(self.parts, part)
 
 
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+"""What reading something raises that is not of the form it should be of."""
+
+
 @contextlib.contextmanager
 def examined(parts: dict[str, Part], part: str) -> Iterator[None]:
     """Whatever is wrong inside is wrong with the part: what became of it is noted, and Rejected is raised."""
     try:
         try:
             yield
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+        except MALFORMED as error:
             why = f"the saved graphs or the certificate are malformed ({type(error).__name__}: {error})"
             raise Rejected(why) from None
     except Rejected as refusal:
         status = Status.NOT_CHECKED if isinstance(refusal, Undecided) else Status.REFUSED
         parts[part] = Part(status, str(refusal))
         raise
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Whatever is wrong inside is wrong with something that has a name: Rejected, or Undecided, is raised with it."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise Rejected(f"{what} is malformed ({type(error).__name__}: {error})") from None
+    except Rejected as refusal:
+        raise type(refusal)(f"{what}: {refusal}") from None
 
 
 def tested_again(

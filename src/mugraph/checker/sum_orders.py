@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from mugraph.checker.checks import naming
 from mugraph.checker.operators import OPERATORS
 from mugraph.checker.saved_files import Json, Rejected, Undecided
 from mugraph.checker.scans import SCANS
@@ -134,12 +135,16 @@ def conditions_of(left: Json, right: Json, names: Sequence[str]) -> Conditions:
     nothing follows for other sizes.
     """
     numbers: dict[Any, int] = {}
-    walks = [_Walk(template, names, numbers) for template in (left, right)]
-    ours, theirs = (walk.results() for walk in walks)
+    walks, made = list[_Walk](), list[list[Elements]]()
+    for side, template in (("left", left), ("right", right)):
+        with naming(f"the program {side} with names for sizes"):
+            walks.append(_Walk(template, names, numbers))
+            made.append(walks[-1].results())
+    ours, theirs = made
     inputs = [[node["outputs"] for node in template["nodes"] if node["op"] == "input"] for template in (left, right)]
     kinds = [[template["nodes"][i]["outputs"][0] for i, _ in template["outputs"]] for template in (left, right)]
     if inputs[0] != inputs[1] or kinds[0] != kinds[1]:
-        raise Rejected("the two programs take or give tensors of different shapes or types")
+        raise Rejected("the programs left and right take or give tensors of different shapes or types")
     cutoffs = dict.fromkeys(names, (1, 1))
     for one, other in zip(ours, theirs, strict=True):
         common = one.divisors | other.divisors

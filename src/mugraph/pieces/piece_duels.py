@@ -27,7 +27,7 @@ def against(piece: Piece, result: Superoptimized, module: fx.GraphModule, until:
     with torch.no_grad(), examples_of(piece) as tensors:
         ours = machine.timed(functools.partial(runnable(piece, result.executable), *tensors))
         theirs = machine.timed(functools.partial(module.forward, *tensors))
-        outcome = duel(ours.run, theirs.run, clock=ours.clock, limit=math.inf if left is None else left)
+        outcome = duel(ours.run, theirs.run, clock=ours.clock, limit=math.inf if left is None else left, brief=True)
     result.executable.forget_weights()  # random ones
     return outcome
 

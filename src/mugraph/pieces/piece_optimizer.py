@@ -31,7 +31,7 @@ from mugraph.pieces.library_ways import Library, layers_of, weights_of, with_pac
 from mugraph.pieces.piece_duels import against, by_kernels, description_of, examples_of, recorded_tensor, torch_here
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome
-from mugraph.pieces.predicted_cost import Saving, not_predicted_to_pay, saving, seconds_of_calls
+from mugraph.pieces.predicted_cost import Saving, not_predicted_to_pay, saving
 from mugraph.pieces.shares import Share, fraction_of, is_scarce, size_of
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import Executable
@@ -113,7 +113,8 @@ class Optimizer:
         self.library = Library(options.target, Store.of(options.cache), options.background) if packs else None
         """What library kernels take on this CPU; None where weights are not packed."""
         self._keys: weakref.WeakKeyDictionary[Piece, str] = weakref.WeakKeyDictionary()
-        self._savings: weakref.WeakKeyDictionary[Piece, Saving] = weakref.WeakKeyDictionary()
+        self._savings: weakref.WeakKeyDictionary[fx.Graph, Saving] = weakref.WeakKeyDictionary()
+        """By the calls of pieces as a graph of their own, which equal pieces share."""
         self._outcomes: dict[str, PieceOutcome] = {}
         self._refused: Superoptimized | None = None
         self._shares: dict[str, Share] = {}
@@ -279,9 +280,9 @@ class Optimizer:
 
     def _saving(self, piece: Piece) -> Saving:
         """What kernels of a piece are predicted to save at best of a call."""
-        if piece not in self._savings:
-            self._savings[piece] = saving(piece.nodes, device_for(self.options.target))
-        return self._savings[piece]
+        if piece.torch_graph not in self._savings:
+            self._savings[piece.torch_graph] = saving(piece.nodes, device_for(self.options.target))
+        return self._savings[piece.torch_graph]
 
     def key(self, piece: Piece) -> str:
         """What the outcome of a piece is known by."""
@@ -417,8 +418,7 @@ class Optimizer:
         """What comparing kernels of a piece with PyTorch's calls takes on this machine, as busy as it is, by prediction."""
         if not self.measures:
             return 0.0
-        call = seconds_of_calls(piece.nodes, device_for(self.options.target))
-        return seconds_when_busy(_COMPARED_SECONDS, _COMPARED_CALLS * call)
+        return seconds_when_busy(_COMPARED_SECONDS, _COMPARED_CALLS * self._saving(piece).calls)
 
     def _seconds_of_torch(self, piece: Piece) -> float:
         """Seconds of a call of a piece as PyTorch makes it by default, of a few."""

@@ -241,10 +241,12 @@ def arithmetic_intensity(node: fx.Node, device: Device) -> float:
 
 
 class Saving(NamedTuple):
-    """What is predicted to be saved at best of the seconds of calls where they are one program, and which part of these it is."""
+    """What is predicted to be saved at best of the seconds that `calls` take one by one, where they are one program, and which
+    part of these it is."""
 
     seconds: float
     share: float
+    calls: float
 
 
 def saving(nodes: Sequence[fx.Node], device: Device) -> Saving:
@@ -254,9 +256,9 @@ def saving(nodes: Sequence[fx.Node], device: Device) -> Saving:
     one_by_one = cost.of_calls(nodes)
     known = all(node in cost.traits and len(cost.traits[node].contractions) < 2 for node in nodes)
     if not (one_by_one and known):
-        return Saving(one_by_one, 1.0)
+        return Saving(one_by_one, 1.0, one_by_one)
     seconds = one_by_one - cost.of_program(nodes)
-    return Saving(seconds, seconds / one_by_one)
+    return Saving(seconds, seconds / one_by_one, one_by_one)
 
 
 def share_saved(nodes: Sequence[fx.Node], device: Device) -> float:

@@ -45,6 +45,10 @@ of five rounds of long calls a single one that was disturbed decides, of so many
 _COUNTED = (9, 10, 13, _SECOND_LOOK)
 """Of a second look that time ends, so many rounds count, or those before it: equals win one such duel in 24 at the most. Of 8, 11
 or 14 rounds it would be one in 19."""
+_ONE_SIDED = 12
+"""After so many rounds a duel may end all of which one side won: equals do so in one duel of 2048."""
+_LEAST_BRIEF = 0.05
+"""Seconds that these rounds take at least: shorter ones may lie within one slice of the scheduler, and all be disturbed alike."""
 _STRETCHED = 6.0
 """On a busy machine rounds start for so many times as long at the most."""
 _OBVIOUS, _OBVIOUS_AT_LENGTH = 2.0, 1.1
@@ -168,16 +172,28 @@ def duel(
     clock: Clock | None = None,
     limit: float = math.inf,
     taken: float = math.inf,
+    brief: bool = False,
 ) -> Duel:
     """Time two callables in interleaved rounds that they begin in turns, both warm, for about so many seconds, where other work
     has the cores longer (`stretched`), and of long calls up to `_SECOND_LOOK` rounds where the challenger leads and it is not
-    clear that it is the faster; `limit` and `taken` are as in `bursts_in_turns`."""
+    clear that it is the faster; `limit` and `taken` are as in `bursts_in_turns`.
+
+    A `brief` one ends where one side won all of the first `_ONE_SIDED` rounds, unless these were over at once: who is the faster
+    is asked, and not by how much.
+    """
     cut: list[bool] = []
     with raised_as_they_were():
         sides = challenger, defender
         end = functools.partial(cut.append, True)
-        times = in_turns(sides, stretched(seconds), limit, clock=clock, cut_short=end, again=first_leads, taken=taken)
+        options: dict[str, Any] = {"decided": _one_sided} if brief else {}
+        times = in_turns(sides, stretched(seconds), limit, clock=clock, cut_short=end, again=first_leads, taken=taken, **options)
     return replace(Duel.of(*times), cut_short=bool(cut))
+
+
+def _one_sided(times: Sequence[Sequence[float]]) -> bool:
+    """Whether the same of two sides took less time in all rounds."""
+    outcome = Duel.of(*times)
+    return outcome.won in (0, outcome.rounds)
 
 
 def first_leads(times: Sequence[Sequence[float]]) -> bool:
@@ -211,13 +227,17 @@ def in_turns(
     cut_short: Callable[[], object] = lambda: None,
     again: Callable[[Sequence[Sequence[float]]], bool] = lambda times: False,
     taken: float = math.inf,
+    decided: Callable[[Sequence[Sequence[float]]], bool] = lambda times: False,
 ) -> list[list[float]]:
     """Seconds of a typical call of each side, in up to so many `rounds`, as `bursts_in_turns` times them. Raises SideFailed.
 
-    `again` is asked of these, when the time is over, whether there is a second look.
+    `again` is asked of these, when the time is over, whether there is a second look, and `decided` as there.
     """
-    bursts = bursts_in_turns(sides, seconds, limit, rounds, clock, cut_short, lambda so_far: again(_typical(so_far)), taken)
-    return _typical(bursts)
+
+    def typical(asked: Callable[[Sequence[Sequence[float]]], bool]) -> Callable[[Sequence[Sequence[Burst]]], bool]:
+        return lambda bursts: asked(_typical(bursts))
+
+    return _typical(bursts_in_turns(sides, seconds, limit, rounds, clock, cut_short, typical(again), taken, typical(decided)))
 
 
 def _typical(bursts: Sequence[Sequence[Burst]]) -> list[list[float]]:
@@ -234,6 +254,7 @@ def bursts_in_turns(
     cut_short: Callable[[], object] = lambda: None,
     again: Callable[[Sequence[Sequence[Burst]]], bool] = lambda bursts: False,
     taken: float = math.inf,
+    decided: Callable[[Sequence[Sequence[Burst]]], bool] = lambda bursts: False,
 ) -> list[list[Burst]]:
     """Of each side, a burst of calls for each of up to so many `rounds`, all warm; another side begins each round.
 
@@ -241,7 +262,8 @@ def bursts_in_turns(
 
     No round but the first starts that may end after `limit` seconds, warming up included, and `cut_short` is called where that
     ends them. Fewer rounds than `_SECOND_LOOK` may be made that many, of which as many as are `_COUNTED` are returned: when the
-    time is over, `again` is asked once. Calls are timed by `clock`, by default that of the wall. Raises SideFailed.
+    time is over, `again` is asked once. Behind `_ONE_SIDED` rounds, unless these were over at once, `decided` is asked whether
+    they suffice. Calls are timed by `clock`, by default that of the wall. Raises SideFailed.
     """
     begun = time.perf_counter()
     bursts = [_of_side(number, _burst_of, side, clock or time.perf_counter, taken) for number, side in enumerate(sides)]
@@ -256,6 +278,8 @@ def bursts_in_turns(
             if not second_look:
                 break
             counted = done if done in _COUNTED else counted or done
+        if done == _ONE_SIDED and before - started >= _LEAST_BRIEF and decided(times):
+            break
         if done and before - begun + longest > limit:
             cut_short()
             break

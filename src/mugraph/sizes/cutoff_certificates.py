@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from torch.utils._pytree import tree_leaves
 
 from mugraph.frontend.comparison import Comparison, compared
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
@@ -33,16 +31,15 @@ def certificate_of(question: Question, answer: Answer, *, max_error: float, seed
     parts = [_part(question, part, tests) for part in answer.parts]
     bound = float(max(test["certificate"]["error_bound"] for part in parts for test in part["tests"]))
     dims = [*question.declared.dims.values()]
+    inputs, arguments = _inputs(question, answer.parts[-1])
     document = {
         "format": FORMAT,
         "claim": _claim(dims, bound),
         "version": __version__,
         "dimensions": [dim.to_json() for dim in dims],
-        "places": [
-            [argument, position, dim.name] for argument, of in question.declared.dynamic.items() for position, dim in of.items()
-        ],
-        "inputs": _inputs(question, answer.parts[-1]),
-        "arguments": len(tree_leaves((question.args, question.kwargs))),
+        "places": places_of(question),
+        "inputs": inputs,
+        "arguments": arguments,
         "max_error": max_error,
         "error_bound": bound,
         "parts": parts,
@@ -54,11 +51,21 @@ def certificate_of(question: Question, answer: Answer, *, max_error: float, seed
 def pair_at(question: Question, families: Sequence[Family], sizes: Sizes) -> Comparison:
     """The programs of both functions at some sizes, as they are recorded for all sizes, or without families as they are."""
     args, kwargs = question.examples(sizes, families[0].cuts if families else ())
-    sides = [family.cut_program(args, kwargs) for family in families] or question.functions
+    plain = [_by_names(fn) for fn in question.functions] if kwargs else question.functions
+    sides = [family.cut_program(args, kwargs) for family in families] or plain
     pair = compared(sides[0], sides[1], kwargs or args)
     if pair.mismatch is not None:
         raise SizeMatters(f"at {question.text(sizes)} {pair.mismatch}")
     return pair
+
+
+def _by_names(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes its arguments in the order of their names, as what is recorded of it for all sizes does."""
+
+    def called(**kwargs: Any) -> Any:
+        return fn(**kwargs)
+
+    return called
 
 
 def _claim(dims: Sequence[Dim], bound: float) -> str:
@@ -72,16 +79,27 @@ def _claim(dims: Sequence[Dim], bound: float) -> str:
     )
 
 
-def _inputs(question: Question, part: DecidedPart) -> list[list[int | str]]:
-    """The shapes of the functions' inputs, with names for sizes."""
+def places_of(question: Question) -> list[list[int | str]]:
+    """Which dimension of which argument has which name."""
+    return [[argument, position, dim.name] for argument, of in question.declared.dynamic.items() for position, dim in of.items()]
+
+
+def _inputs(question: Question, part: DecidedPart) -> tuple[list[list[int | str]], list[list[Any]]]:
+    """The shapes of the functions' inputs, with names for sizes, and the ways to the arguments that the first of them are."""
     pair = pair_at(question, part.families, part.sizes[0])
     shapes: list[list[int | str]] = [[*node.output.shape] for node in pair.left.inputs()]
     for argument, tensor, position, dim in question.declared.places(question.args, question.kwargs):
         if (argument,) not in pair.arguments:
             raise SizeMatters(f"argument {argument!r} is no input of the programs")
         shapes[pair.arguments.index((argument,))][position % tensor.dim()] = dim.name
-    count, cuts = len(tree_leaves((question.args, question.kwargs))), len(part.families[0].cuts) if part.families else 0
-    return shapes[:count] + shapes[count + cuts :]
+    arguments, cuts = ways_to_arguments(pair, part.families), len(part.families[0].cuts) if part.families else 0
+    return shapes[: len(arguments)] + shapes[len(arguments) + cuts :], arguments
+
+
+def ways_to_arguments(pair: Comparison, families: Sequence[Family]) -> list[list[Any]]:
+    """Of the arguments that programs have in common, but for what stands for calls: the position or name, and the way inside."""
+    cuts = len(families[0].cuts) if families else 0
+    return [[*way] for way in pair.arguments[: len(pair.arguments) - cuts]]
 
 
 class _Tests:

@@ -8,7 +8,6 @@ few sizes are, size by size, whatever the functions do.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import operator
@@ -21,13 +20,14 @@ from torch import fx
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from mugraph.errors import InvalidInput, MugraphError
-from mugraph.frontend.calls.calling import arguments_of
+from mugraph.frontend.calls.calling import arguments_of, unused_name
 from mugraph.frontend.calls.pytree import Traced
 from mugraph.frontend.comparison import Comparison, compared
 from mugraph.frontend.recording.compiler_questions import asked_outside_torch
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.frontend.symbolic_sizes.count_rules import Counted, Returned
-from mugraph.frontend.symbolic_sizes.cut_points import Cut, cut_where_needed, with_inputs
+from mugraph.frontend.symbolic_sizes.cut_pairs import joined_cuts
+from mugraph.frontend.symbolic_sizes.cut_points import Cut, CutCalls, counted_with, cut_where_needed, with_inputs
 from mugraph.frontend.symbolic_sizes.index_counts import Cutoff, cutoffs
 from mugraph.ir.graph import Graph
 from mugraph.ir.program import Program
@@ -128,6 +128,8 @@ class Question:
             for ranges in self.parts if verdict.equivalent else ():
                 part = self.deciding(ranges)
                 for sizes, verdict in self._tests(part):
+                    if sizes == example and verdict.equivalent:  # what stands for calls is defined everywhere
+                        verdict = replace(verdict, domain=tested[example].domain)
                     tested[sizes] = verdict
                     if verdict.outcome is Outcome.UNDECIDED:
                         verdict = verdict.undecided(f"at {self.text(sizes)}: {verdict.reason.removeprefix('undecided: ')}")
@@ -198,7 +200,7 @@ class Question:
         more = [cut.example(chosen) for cut in cuts]
         if not kwargs:
             return (*args, *more), {}
-        return args, kwargs | {f"cut_{place}": tensor for place, tensor in enumerate(more)}
+        return args, kwargs | {unused_name(f"cut_{place}", kwargs): tensor for place, tensor in enumerate(more)}
 
     def _decided(self, sizes: Sizes) -> Verdict:
         """The verdict on the functions at some sizes; raises SizeMatters where one is no program there."""
@@ -247,11 +249,16 @@ class Question:
     def families_of(self, ranges: Sequence[Dim]) -> tuple[Family, ...]:
         """Both functions' calls at all sizes of ranges; raises SizeMatters where they are not known, or not counted."""
         numbers: dict[Any, int] = {}
-        found = [self._family_of(fn, ranges, numbers) for fn in self.functions]
-        cuts = tuple({cut.number: cut for family in found for cut in family.own.values()}.values())
-        return tuple(replace(family, cuts=cuts) for family in found)
+        recordings = [self._recorded(fn, ranges, numbers) for fn in self.functions]
+        args, kwargs = self.examples(self._generic(ranges, self.declared))
+        joined = joined_cuts([each.cut for each in recordings], tree_leaves((args, kwargs)))
+        cuts = tuple({cut.number: cut for each in joined for cut in each.own.values()}.values())
+        return tuple(
+            Family(each.cut.calls, each.results, counted_with(each.cut, own.operands, each.names), own.own, cuts, own.operands)
+            for each, own in zip(recordings, joined, strict=True)
+        )
 
-    def _family_of(self, fn: Fn, ranges: Sequence[Dim], numbers: dict[Any, int]) -> Family:
+    def _recorded(self, fn: Fn, ranges: Sequence[Dim], numbers: dict[Any, int]) -> _Recording:
         varying = {dim.name: dim for dim in ranges if dim.low < dim.high}
         kept = {
             argument: {place: varying[dim.name] for place, dim in dims.items() if dim.name in varying}
@@ -267,8 +274,7 @@ class Question:
         for node in calls.graph.nodes:
             if node.op == "get_attr" and not bool(torch.isfinite(getattr(calls, node.target)).all()):
                 raise SizeMatters("a tensor that a function brings along has numbers that are not finite")
-        cut = cut_where_needed(calls, names, numbers)
-        return Family(calls, program.call_spec.out_spec, cut.counted, cut.cuts)
+        return _Recording(cut_where_needed(calls, names, numbers), program.call_spec.out_spec, names)
 
     def _generic(self, ranges: Sequence[Dim], declared: Declared) -> Sizes:
         """Sizes at which a function is recorded, each another one where there are as many."""
@@ -281,15 +287,26 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class _Recording:
+    """What PyTorch recorded of a function, its results, and the dimensions that symbols are sizes of."""
+
+    cut: CutCalls
+    results: TreeSpec
+    names: Mapping[Any, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """What PyTorch recorded of a function with symbols for sizes, and bounds on what it returns; `cuts` are the calls that inputs
-    stand for in it, its `own`, and in another function that it is compared with."""
+    stand for in it, its `own`, and in another function that it is compared with. Both give `operands` of such calls behind their
+    results, which are to be equal, too."""
 
     calls: fx.GraphModule
     results: TreeSpec
     counted: Counted
     own: Mapping[fx.Node, Cut]
     cuts: tuple[Cut, ...] = ()
+    operands: tuple[fx.Node, ...] = ()
 
     @property
     def has_values(self) -> bool:
@@ -298,12 +315,19 @@ class Family:
 
     def program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """The calls at the sizes of arguments."""
-        return program_of_calls(self.calls, functools.partial(tree_unflatten, treespec=self.results), args, kwargs)
+        return program_of_calls(self.calls, self._result, args, kwargs)
 
     def cut_program(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """The same, with inputs behind the arguments for what is cut."""
-        calls = with_inputs(self.calls, self.own, self.cuts)
-        return program_of_calls(calls, functools.partial(tree_unflatten, treespec=self.results), args, kwargs)
+        calls = with_inputs(self.calls, self.own, self.cuts, self.operands)
+        return program_of_calls(calls, self._with_operands if self.operands else self._result, args, kwargs)
+
+    def _result(self, leaves: list[Any]) -> Any:
+        return tree_unflatten(leaves, self.results)
+
+    def _with_operands(self, leaves: list[Any]) -> Any:
+        count = self.results.num_leaves
+        return self._result(leaves[:count]), *leaves[count:]
 
 
 def _parts(dims: Sequence[Dim]) -> list[tuple[Dim, ...]]:

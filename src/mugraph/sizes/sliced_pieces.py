@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mugraph.errors import MugraphError, ShapeMismatch
 from mugraph.frontend.partitioning.library import LibraryKernel
 from mugraph.frontend.partitioning.partition import Left, Partition, Piece
 from mugraph.frontend.partitioning.splice import Kernels, Step, in_order, laid_out
 from mugraph.frontend.rewriting.node_traits import mutates
+from mugraph.frontend.rewriting.watched_calls import values_of
 from mugraph.pieces.cutting import difference
 from mugraph.pieces.image_layouts import Layout
 from mugraph.pieces.library_ways import layers_of
@@ -107,7 +107,7 @@ def sliced_pieces(
         return None
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     results = tuple(output.args[0])
-    values = _values(module, example, {*results, *(node for piece in whole.pieces for node in piece.inputs)})
+    values = values_of(module, example, {*results, *(node for piece in whole.pieces for node in piece.inputs)})
     kernels, dims = _kernels(module, plan, inputs, values, deadline, calls)
     if calls is None and len(kernels) < len(whole.pieces):
         return None
@@ -127,29 +127,6 @@ def sliced_pieces(
     made = SlicedPieces([*runs.values()], inputs, least, capacity, machine, graph.forward)
     wanted = [None if node is None else values[node] for node in results]
     return made if by_kernels or _agrees(made, example, wanted, outputs, deadline) else None
-
-
-class _Watched(fx.Interpreter):
-    """A call of a graph as PyTorch makes it, that keeps some of its tensors."""
-
-    def __init__(self, module: fx.GraphModule, watched: Container[fx.Node]) -> None:
-        super().__init__(module)
-        self.watched, self.values = watched, dict[fx.Node, Any]()
-
-    def run_node(self, node: fx.Node) -> Any:
-        """What a call gives."""
-        made = super().run_node(node)
-        if node in self.watched:
-            self.values[node] = made
-        return made
-
-
-def _values(module: fx.GraphModule, example: Sequence[Any], watched: Container[fx.Node]) -> dict[fx.Node, Any]:
-    """Some tensors of a call."""
-    interpreter = _Watched(module, watched)
-    with _disable_current_modes(), torch.no_grad():
-        interpreter.run(*example)
-    return interpreter.values
 
 
 def _kernels(

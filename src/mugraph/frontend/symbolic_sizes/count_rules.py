@@ -355,7 +355,7 @@ def _dims(call: Call) -> list[int]:
     """The dimensions that a reduction names, or all."""
     rank, given = call.rank("self"), call.arguments.get("dim")
     named = [given] if isinstance(given, int) else given
-    return [dim % rank for dim in named] if named else [*range(rank)]
+    return [dim % rank for dim in named] if named and rank else [*range(rank)]
 
 
 def _summed(walk: _Walk, call: Call) -> Quotient:

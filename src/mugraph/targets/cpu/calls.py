@@ -22,7 +22,7 @@ _INTEGERS = {DType.INT32: ctypes.c_int32, DType.INT64: ctypes.c_int64}
 class CompiledKernel:
     """A kernel of a shared object. Called with the addresses of its operands, inputs first, it runs on the threads of the pool.
 
-    It raises IndexOutOfRange where integers name no rows of a table that it looks up.
+    It raises IndexOutOfRange where integers name no rows of a table that it looks up, MemoryError where a block has no memory.
     """
 
     def __init__(self, library: ctypes.CDLL, kernel: Kernel) -> None:
@@ -49,7 +49,9 @@ class CompiledKernel:
         pack = Struct(f"={1 + max((number for call in calls for number in call.operands), default=-1)}Q").pack
 
         def together(*addresses: int) -> None:
-            if refused := run(plan, pack(*addresses)):
+            if (refused := run(plan, pack(*addresses))) < 0:
+                raise MemoryError(f"no memory for a block of {' or '.join(each.kernel.name for each in kernels)}")
+            if refused:
                 integers, number = divmod(refused - 1, len(calls))
                 _raise_for(kernels[number].kernel, integers, [addresses[place] for place in calls[number].operands])
 

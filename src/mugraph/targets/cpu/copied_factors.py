@@ -15,7 +15,7 @@ from mugraph.lower.tile_form import Matmul, Strips
 from mugraph.targets.cpu.matrix_tiles import SIDE, STEP, PackedTiles, panel_rows, rounded, strip_width
 from mugraph.targets.cpu.pairs import are_bf16
 from mugraph.targets.cpu.panels import COPIED_BYTES, PairPanels, Panels, VectorPanels, strips_in_panels
-from mugraph.targets.cpu.products import Run, runs
+from mugraph.targets.cpu.products import Bound, Run, runs
 from mugraph.targets.cpu.source import Vectors
 
 _COPIED_BYTES = 1 << 19
@@ -56,9 +56,9 @@ class Copied(Panels):
         """Ask for nothing: the copy is in a cache."""
 
     def write(self) -> None:
-        with self.memory(self.copied, "right_b", self.depth * self.stored(self.columns)):
-            self.print_right()
-            super().write()
+        self.memory(self.copied, "right_b", self.depth * self.stored(self.columns))
+        self.print_right()
+        super().write()
 
     def stored(self, columns: int) -> int:
         """Columns that the copy has for so many."""
@@ -156,6 +156,16 @@ class CopiedTiles(CopiedInPairs, PackedTiles):
 
     def stored(self, columns: int) -> int:
         return rounded(columns, SIDE)
+
+    def print_block(self, columns: int, depth: int) -> None:
+        """Rows outside where there is one panel: its strips stay in the second-level cache, and lines of the target's rows are
+        written one after the other. Strips outside would write to pages far apart."""
+        if self.several:
+            super().print_block(columns, depth)
+            return
+        for down in self.parts(Bound.ROWS, "i", self.rows, self.group):
+            for width in self.along_strips(columns):
+                self.tile(depth, down, width)
 
     def copy_strip(self, panel: Run, held: int, columns: int) -> None:
         super().copy_strip(panel, held, columns)

@@ -26,13 +26,24 @@ def print_matmul(writer: Writer, statement: Matmul, bounded: int | None = None) 
     bound = None if bounded is None else bounded - statement.target.rank
     if product is not given and bound:
         bound = _TURNED.get(bound, bound)
-    if bound is None and _is_on_tiles(writer, product):
-        product = in_blocks_of_rows(product)
+    if bound is None:
+        product = _in_blocks(writer, product)
     with writer.block():
         writer.pointer("c", product.target, written=True)
         writer.pointer("a", product.left)
         writer.pointer("b", product.right)
         _batched(writer, product, 0, bound)
+
+
+def packed_on_tiles(writer: Writer, statement: Matmul) -> PackedTiles | None:
+    """A product of the matrix unit by a right factor that lies packed as it is; None for others."""
+    form = form_of(writer, _in_blocks(writer, oriented(_broadcast(statement))))
+    return form if type(form) is PackedTiles else None
+
+
+def _in_blocks(writer: Writer, product: Matmul) -> Matmul:
+    """The product as it is printed where no dimension of it is bounded."""
+    return in_blocks_of_rows(product) if _is_on_tiles(writer, product) else product
 
 
 def _is_on_tiles(writer: Writer, product: Matmul) -> bool:

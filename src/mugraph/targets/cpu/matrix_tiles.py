@@ -12,7 +12,7 @@ full, too, where there are several groups of them, and what is summed up beside 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -179,8 +179,24 @@ class PackedTiles(Panels):
 
     @property
     def keeps(self) -> bool:
-        """Whether the copies of all panels stay, because several blocks of columns meet them."""
-        return self.block < self.columns
+        """Whether the copies of all panels stay, because several blocks of columns meet them, or of the grid."""
+        return self.left_copy is not None or self.block < self.columns
+
+    @property
+    def left_key(self) -> Hashable:
+        """What products have in common whose left factors have one copy."""
+        return type(self), self.product.left, self.high, self.panel_rows
+
+    @property
+    def left_copy(self) -> str | None:
+        """The memory of the left factor's copy that all blocks of a thread read, if there is one: not where the product reads the
+        factor as it lies, as one of few columns may beside others that copy it."""
+        return self.writer.left_copies.get(self.left_key) if self.copies else None
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of the copies of all panels."""
+        return self.high * rounded(self.depth, self.panel_rows) * self.copied.bytes
 
     @property
     def copies(self) -> bool:
@@ -200,27 +216,33 @@ class PackedTiles(Panels):
         return self.right.is_whole
 
     def write(self) -> None:
+        self.print_memories()
         self.writer.line(f"static const tile_shapes shapes = {self.shapes()};")
         self.writer.line("USE_TILES")
         self.writer.line("SHAPE_TILES(shapes)")
-        with ExitStack() as memories:
-            panels = -(-self.depth // self.panel_rows) if self.keeps else 1
-            left = self.high * panels * self.panel_rows if self.copies else 0
-            memories.enter_context(self.memory(self.copied, "left_a", left))
-            sums = self.high * self.block if self.holds and self.several else 0
-            memories.enter_context(self.memory(DType.FP32, "sums", sums))
-            if self.widens:
-                widened = STEP if self.groups == 1 else self.panel_rows
-                memories.enter_context(self.memory(DType.BF16, "widened", widened * self.strips.width))
-            for block in runs(self.columns, self.block):
-                with self.loop("j0", block):
-                    for panel, held in self.panels_held():
-                        with self.loop("k0", panel):
-                            self.print_left_of(block, panel.size, held)
-                            self.print_block(block.size, panel.size)
-                    if self.holds and not self.at_once:
-                        self.print_rounded(block.size)
+        for block in runs(self.columns, self.block):
+            with self.loop("j0", block):
+                for panel, held in self.panels_held():
+                    with self.loop("k0", panel):
+                        self.print_left_of(block, panel.size, held)
+                        self.print_block(block.size, panel.size)
+                if self.holds and not self.at_once:
+                    self.print_rounded(block.size)
+        if self.left_copy is not None:
+            self.writer.line(f"has_{self.left_copy} = 1;")
         self.writer.line("RELEASE_TILES")
+
+    def print_memories(self) -> None:
+        """Declare what copies and sums are in."""
+        if self.left_copy is not None:
+            self.writer.line(f"{self.copied}_t *const left_a = {self.left_copy};")
+        elif self.copies:
+            rows = rounded(self.depth, self.panel_rows) if self.keeps else self.panel_rows
+            self.memory(self.copied, "left_a", self.high * rows)
+        self.memory(DType.FP32, "sums", self.high * self.block if self.holds and self.several else 0)
+        if self.widens:
+            widened = STEP if self.groups == 1 else self.panel_rows
+            self.memory(DType.BF16, "widened", widened * self.strips.width)
 
     def shapes(self) -> str:
         """Rows of every register, all of which have 64 bytes: as many as the left factor has, if that is one group."""
@@ -240,6 +262,8 @@ class PackedTiles(Panels):
             with ExitStack() as first:
                 if block.count > 1:
                     first.enter_context(self.writer.block("if (j0 == 0)"))
+                if self.left_copy is not None:
+                    first.enter_context(self.writer.block(f"if (!has_{self.left_copy})"))
                 self.print_left(depth, held)
 
     def print_left(self, depth: int, held: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower.tile_form import Matmul, Strips
@@ -53,26 +52,27 @@ class Panels(Packed):
         fitting = self.sums_bytes // (DType.FP32.bytes * self.high * width) * width
         return min(max(fitting, width), -(-self.columns // width) * width)
 
-    @contextmanager
-    def memory(self, dtype: DType, name: str, elements: int) -> Iterator[None]:
+    def memory(self, dtype: DType, name: str, elements: int) -> None:
         """Declare memory, on the stack where it is little."""
         size = elements * dtype.bytes
         if size > _STACK_BYTES:
-            self.writer.line(f"{dtype}_t *const {name} = aligned_alloc(64, {-(-size // 64) * 64});")
+            self.writer.allocated(f"{dtype}_t", name, -(-size // 64) * 64)
         elif size:
             self.writer.line(f"{dtype}_t {name}[{elements}] __attribute__((aligned(64)));")
-        yield
-        if size > _STACK_BYTES:
-            self.writer.line(f"free({name});")
 
     def print_block(self, columns: int, depth: int) -> None:
         """A panel times a block of columns: strips outside, so that one is read from cache for further rows."""
+        for width in self.along_strips(columns):
+            self.prepare(depth, width)
+            for down in self.parts(Bound.ROWS, "i", self.rows, self.group):
+                self.tile(depth, down, width)
+
+    def along_strips(self, columns: int) -> Iterator[int]:
+        """A loop over the strips of a block of columns: inside, how wide they are."""
         for across in runs(columns, self.strips.width):
             start, end = across.start, across.start + across.count * across.size
             with self.writer.block(f"for (long j = j0 + {start}; j < j0 + {end}; j += {across.size})"):
-                self.prepare(depth, across.size)
-                for down in self.parts(Bound.ROWS, "i", self.rows, self.group):
-                    self.tile(depth, down, across.size)
+                yield across.size
 
     def prepare(self, depth: int, columns: int) -> None:
         """What is done with a strip's panel before groups of rows meet it."""
@@ -138,19 +138,17 @@ class VectorPanels(Panels):
 
     def write(self) -> None:
         panels = -(-self.depth // self.panel_rows)
-        with (
-            self.memory(self.copied, "left_a", self.high * panels * self.panel_rows if self.copies else 0),
-            self.memory(DType.FP32, "sums", self.high * self.block if self.holds else 0),
-        ):
-            if self.copies:
-                self.print_left()
-            for block in runs(self.columns, self.block):
-                with self.loop("j0", block):
-                    for panel in runs(self.depth, self.panel_rows):
-                        with self.loop("k0", panel):
-                            self.print_block(block.size, panel.size)
-                    if self.holds:
-                        self.print_rounded(block.size)
+        self.memory(self.copied, "left_a", self.high * panels * self.panel_rows if self.copies else 0)
+        self.memory(DType.FP32, "sums", self.high * self.block if self.holds else 0)
+        if self.copies:
+            self.print_left()
+        for block in runs(self.columns, self.block):
+            with self.loop("j0", block):
+                for panel in runs(self.depth, self.panel_rows):
+                    with self.loop("k0", panel):
+                        self.print_block(block.size, panel.size)
+                if self.holds:
+                    self.print_rounded(block.size)
 
     def print_left(self) -> None:
         """Row by row of a panel; rows have the same distance in all panels."""

@@ -29,6 +29,7 @@ from mugraph.targets.cpu.growing import (
     statements_of,
     usual_strides,
 )
+from mugraph.targets.cpu.left_copies import print_left_copies
 from mugraph.targets.cpu.loops import print_loops, print_stored_and_reduced
 from mugraph.targets.cpu.matmul import print_matmul
 from mugraph.targets.cpu.read_ahead import steps_ahead
@@ -76,6 +77,7 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
     with writer.block(any_strides if compact else f"static void {kernel.name}_blocks({given})"):
         _print_memory(writer, kernel)
         print_memory(writer, kernel)
+        print_left_copies(writer, kernel)
         along = dims_along(kernel)
         with writer.block(_blocks_in_turn(writer, kernel)):
             _print_coordinates(writer, kernel, along)
@@ -89,8 +91,6 @@ def _print_kernel(kernel: Kernel, vectors: Vectors) -> str:
                     _print_statements(writer, run.body)
             with reading(writer, kernel, Phase.AFTER):
                 _print_statements(writer, statements_of(kernel, Phase.AFTER))
-        if _on_heap(kernel):
-            writer.line("free(shared);")
     if compact:
         writer.line(f"static void {kernel.name}_blocks({given}) {{ {kernel.name}_any(arguments, worker, 0); }}")
         writer.line(f"static void {kernel.name}_compact({given}) {{ {kernel.name}_any(arguments, worker, 1); }}")
@@ -151,7 +151,7 @@ def _print_memory(writer: Writer, kernel: Kernel) -> None:
         writer.line(f"{const}{dtype}_t *const restrict {whole}{name} = arguments[{number}];")
     size = -(-kernel.shared_bytes // 64) * 64
     if _on_heap(kernel):
-        writer.line(f"char *shared = aligned_alloc(64, {size});")
+        writer.allocated("char", "shared", size)
     elif size:
         writer.line(f"char memory[{size}] __attribute__((aligned(64))), *shared = memory;")
     if size:

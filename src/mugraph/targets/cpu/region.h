@@ -56,6 +56,8 @@ struct task {
     long blocks;
     /* How many blocks are done; and of each thread's share, how many are taken. */
     counter *done, *taken;
+    /* Whether a block of the call had no memory: then no task of it begins any more. */
+    int *lacking;
 };
 
 /* A thread that runs blocks [first, last) of a task, one of `threads` that share them. In the shares of `visited` of these nothing is
@@ -64,6 +66,20 @@ struct worker {
     const task *task;
     long thread, threads, visited, first, last, blocks;
 };
+
+/* Memory of a block, a multiple of 64 bytes, for a variable that is FREED; NULL where there is none, which the call is told of. */
+static __attribute__((unused)) void *allocated(const worker *worker, unsigned long size)
+{
+    void *memory = aligned_alloc(64, size);
+    if (!memory)
+        __atomic_store_n(worker->task->lacking, 1, __ATOMIC_RELAXED);
+    return memory;
+}
+
+INLINE void release(void *pointer) { free(*(void **)pointer); }
+
+/* Of a pointer to memory that is given back when its block of C is left. */
+#define FREED __attribute__((cleanup(release)))
 
 /* Take all or a part of a share of which there are blocks left, this thread's own first; 0 where there is none. */
 INLINE int next_of_share(worker *worker, long whole)
@@ -118,7 +134,11 @@ INLINE long next_from_last(worker *worker)
     return block;
 }
 
-static int is_done(const task *task) { return __atomic_load_n(&task->done->value, __ATOMIC_ACQUIRE) >= task->blocks; }
+/* Whether nothing of a task is left to be done, or to be waited for. */
+static int is_done(const task *task)
+{
+    return __atomic_load_n(&task->done->value, __ATOMIC_ACQUIRE) >= task->blocks || __atomic_load_n(task->lacking, __ATOMIC_RELAXED);
+}
 
 /* Run what blocks of a task are left, as one of so many threads. */
 static void work_on(task *task, long thread, long threads)
@@ -176,16 +196,17 @@ static void run_together(task *tasks, long count, long threads)
 
 /* Run the kernels of a plan, which is: their number, the number of all their operands, and for each kernel its address, `after`, the
    number of its operands, and where the address of each stands among `addresses`. Where integers of one are not what they must be,
-   none runs, and the result is 1 + the number of the kernel + the number of kernels * the number of the integers, from 0 on. */
+   none runs, and the result is 1 + the number of the kernel + the number of kernels * the number of the integers, from 0 on. Where
+   there is no memory for a block, the result is -1, and outputs have what they have. */
 long run_kernels(const long *plan, void *const *addresses)
 {
     const long count = *plan++, operands = *plan++;
     task tasks[count];
     void *all[operands], **arguments = all;
-    int parallel = 0;
+    int parallel = 0, lacking = 0;
     for (long number = 0; number < count; ++number) {
         task *task = tasks + number;
-        *task = (struct task){(const kernel *)plan[0], arguments, plan[1]};
+        *task = (struct task){.kernel = (const kernel *)plan[0], .arguments = arguments, .after = plan[1], .lacking = &lacking};
         for (const long own = plan[2], *next = plan + 3, *end = next + own; next < end; ++next) {
             *arguments++ = addresses[*next];
             SCALAR();
@@ -199,6 +220,8 @@ long run_kernels(const long *plan, void *const *addresses)
     }
     const long threads = parallel && GOMP_parallel && omp_get_max_threads ? omp_get_max_threads() : 1;
     counter few[FEW], *const counters = count * (1 + threads) > FEW ? aligned_alloc(64, count * (1 + threads) * sizeof(counter)) : few;
+    if (!counters)
+        return -1;
     counter *next = counters;
     for (long number = 0; number < count; ++number, next += 1 + threads) {
         tasks[number].done = next;
@@ -215,5 +238,5 @@ long run_kernels(const long *plan, void *const *addresses)
             work_on(tasks + number, 0, 1);
     if (counters != few)
         free(counters);
-    return 0;
+    return -lacking;
 }

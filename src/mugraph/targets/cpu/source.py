@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from mugraph.ir.dtypes import DType
@@ -44,6 +44,9 @@ class Writer(Text):
     ahead: Mapping[tuple[str, Index], int] = field(default_factory=dict)
     """Of tiles, by buffer and start, how many elements further that of the next block lies, where it is to be asked for."""
 
+    left_copies: dict[Hashable, str] = field(default_factory=dict)
+    """Memories of the copies of left factors that a thread has for all of its blocks, by what these products have in common."""
+
     def usual(self, coefficient: int) -> int:
         """What a coefficient usually is, which has strides that are arguments."""
         parts = digits(coefficient).items()
@@ -62,6 +65,11 @@ class Writer(Text):
         taken, others = (self.scratch.get(tile.buffer, range(0)) for tile in (first, second))
         overlap = max(taken.start, others.start) < min(taken.stop, others.stop)
         return first.buffer == second.buffer or overlap
+
+    def allocated(self, kind: str, name: str, size: int) -> None:
+        """Declare memory from the heap, a multiple of 64 bytes; the function ends where there is none."""
+        self.line(f"FREED {kind} *{name} = allocated(worker, {size});")
+        self.line(f"if (!{name}) return;")
 
     def pointer(self, name: str, tile: Tile, written: bool = False) -> None:
         """Declare `name`, a pointer to the tile's first element in this block and iteration."""
