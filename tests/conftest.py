@@ -31,8 +31,6 @@ WHOLE_PATHS = (
     *("test_api.py", "test_docs.py", "test_documented_commands.py"),
 )
 """Folders and files with tests of what is done with results, from the search to the call."""
-LONGEST = ("test_documented_commands.py", "test_docs.py")
-"""Files whose tests are pages, some of which take minutes."""
 FEW_COMPILED = 4
 LITTLE_OPTIMIZED = "-O1"
 
@@ -47,9 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long suites have an hour a test where others have the time limit of pyproject.toml; emulators rest where a GPU runs. What
-    takes longest comes first: one page at the end had kept one process busy for minutes, and the others idle."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    """Long suites have an hour a test where others have the time limit of pyproject.toml; emulators rest where a GPU runs."""
     for item in items:
         if item.get_closest_marker("emulator") is not None and config.getoption("--on-gpu"):
             item.add_marker(pytest.mark.skip(reason="it is about an emulator itself"))

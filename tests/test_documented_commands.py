@@ -17,6 +17,7 @@ import torch
 import typer
 
 from mugraph.cli import app, main
+from mugraph.devices import host
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
@@ -108,13 +109,16 @@ RUN = [page for page, lines in SHOWN.items() if any(map(run_here, lines))]
 
 
 @pytest.fixture
-def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the examples in it, a cache of its own, and the folders and files that readers have made before."""
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the examples in it, a cache of its own, and the folders and files that readers have made before. What pages
+    measure of the host is not known to other tests."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MUGRAPH_CACHE", "on")
     monkeypatch.setenv("MUGRAPH_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path
+    host._host_of.cache_clear()
+    yield tmp_path
+    host._host_of.cache_clear()
 
 
 def saved(place: str) -> None:
