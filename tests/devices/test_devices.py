@@ -271,6 +271,13 @@ def test_between_two_measured_numbers_of_rows_a_share_is_between_theirs() -> Non
     assert (rate.first, rate.best) == (16, 0.8)
 
 
+def test_what_fewer_rows_take_too_is_the_part_of_reading() -> None:
+    """All of it where shares go with the rows, nothing where half of the rows reach as much, and half where that takes 3/4."""
+    rate = ProductRate(((16, 0.2), (32, 0.2), (64, 0.3)))
+    assert [rate.reading(rows) for rows in (1, 8, 16, 32, 64, 128, 1024)] == pytest.approx([0, 1, 1, 0, 0.5, 0, 0])
+    assert ProductRate.of(0.95).reading(64) == 0
+
+
 def test_kinds_that_were_not_measured_are_as_matrices_that_lie_in_memory() -> None:
     plain = ProductRates({DType.FP32: ProductRate.of(0.5)}, {DType.FP32: ProductRate.of(0.7)})
     packed = ProductRates({DType.BF16: ProductRate.of(0.9, 16)})

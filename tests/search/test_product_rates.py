@@ -15,8 +15,10 @@ from mugraph.devices.host import product_rates
 from mugraph.ir import DType, Graph
 from mugraph.ir.ops import is_contraction
 from mugraph.ir.program import Program
+from mugraph.ir.text import parse_graph
 from mugraph.lower import construct
 from mugraph.search import search
+from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.partition.lower_bounds import Roofline, best_efficiency, library_seconds
@@ -191,6 +193,78 @@ def test_with_a_matrix_unit_the_library_multiplies_by_weights_as_they_lie(progra
     graph = first(program)
     assert has_product(graph) == library
     assert any(node.body is not None for node in graph.nodes)
+
+
+TWO_CORES = replace(AMX, multiprocessors=2, memory_bandwidth=34e9, cache_bandwidth=120e9)
+TWO_CORES = replace(TWO_CORES, matmul_flops={dtype: 2 * rate for dtype, rate in AMX.matmul_flops.items()})
+
+
+def in_two_blocks(rows: int, tile: str, of_x: str, of_w: str, out: str) -> Graph:
+    """A product of so many rows with packed weights as a kernel of two blocks."""
+    height, width = tile.split(", ")
+    return parse_graph(f"""kernel_graph {{
+  x: bf16[{rows}, 2048] = input
+  w: bf16[2048, 2048] = input constant=1
+  %2: bf16[{rows}, 2048] = block_graph(x, w) grid(x=2) {{
+    %0: bf16[{height}, 2048] = input_iterator(x) {{x<->{of_x}}}
+    %1: bf16[2048, {width}] = input_iterator(w) {{x<->{of_w}}}
+    %2: bf16[{tile}] = matmul(%0, %1)
+    %3: bf16[{rows}, 2048] = output_saver(%2) {{x<->{out}}}
+    return %3
+  }}
+  return %2
+}}""")
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_blocks_of_few_rows_each_read_all_weights(cores: int) -> None:
+    """Two blocks of 32 rows took 1.2 to 1.5 times as long as two of half of the columns, on one thread as on two that others
+    disturbed, and were predicted alike."""
+    device = with_product_rate(product((64, 2048), (2048, 2048), DType.BF16).with_constants(["w"]), (AMX, TWO_CORES)[cores - 1])
+    by_rows = predicted_seconds(in_two_blocks(64, "32, 2048", "0", "phi", "0"), device)
+    by_columns = predicted_seconds(in_two_blocks(64, "64, 1024", "phi", "1", "1"), device)
+    assert 1.2 < by_rows / by_columns < 1.6
+
+
+def test_blocks_of_many_rows_may_be_parts_of_them() -> None:
+    """Where a part of the rows multiplies as fast as all of them."""
+    device = with_product_rate(product((1024, 2048), (2048, 2048), DType.BF16).with_constants(["w"]), TWO_CORES)
+    assert device.product_reading == 0
+    by_rows = predicted_seconds(in_two_blocks(1024, "512, 2048", "0", "phi", "0"), device)
+    by_columns = predicted_seconds(in_two_blocks(1024, "1024, 1024", "phi", "1", "1"), device)
+    assert by_rows == pytest.approx(by_columns, rel=0.1)
+
+
+@pytest.mark.parametrize("device", [AMX, TWO_CORES], ids=["one core", "two cores"])
+def test_few_rows_are_not_shared_out_among_blocks(device: Device) -> None:
+    """Kernels that normalise and multiply 32 rows of 64 were chosen, and others measured alike where nothing else ran."""
+    program = normed(64, DType.BF16, "w")
+    graph = construct(search(program, with_product_rate(program, device), options=COARSE).candidates[0].graph)
+    heights = [
+        body.tensor(node.inputs[0]).shape[-2]
+        for body in (kernel.body for kernel in graph.kernels())
+        if body is not None
+        for node in body.nodes
+        if is_contraction(node.op)
+    ]
+    assert heights == [64]
+
+
+@pytest.mark.parametrize("rows", [16, 64, 128])
+def test_a_schedule_costs_what_its_graph_does_where_reading_factors_counts(rows: int) -> None:
+    program = normed(rows, DType.BF16, "w")
+    device = with_product_rate(program, TWO_CORES)
+    assert device.product_reading > 0.3
+    best = search(program, device, options=COARSE).candidates[0]
+    assert predicted_seconds(best.graph, device) == pytest.approx(best.cost, rel=0.05)
+
+
+def test_reading_factors_counts_by_itself_where_all_products_have_as_many_rows() -> None:
+    p = Program()
+    x, y = (p.input(name, (rows, 2048), DType.BF16) for name, rows in (("x", 64), ("y", 16)))
+    w = p.input("w", (2048, 2048), DType.BF16)
+    device = with_product_rate(finished(p, x @ w, y @ w).with_constants(["w"]), AMX)
+    assert device == replace(AMX.multiplying(RightFactor.PACKED, DType.BF16, 16), product_rows=0, product_reading=0.0)
 
 
 @pytest.mark.parametrize("dtype", [DType.FP32, DType.BF16])

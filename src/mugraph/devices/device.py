@@ -90,6 +90,11 @@ class ProductRate:
                 return float(lower * (higher / lower) ** part)
         return self.shares[-1][1]
 
+    def reading(self, rows: int) -> float:
+        """The part f of the time of products of so many rows that fewer rows take, too, as it goes to reading the other factor:
+        half of the rows take (1 + f) / 2 of the time."""
+        return min(max(0.0, self.of_rows(rows) / self.of_rows(rows / 2) - 1.0), 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class ProductRates:
@@ -169,6 +174,10 @@ class Device:
     side by side read together."""
     product_efficiency: float = PRODUCT_EFFICIENCY
     """Share of `matmul_flops` that products in generated kernels reach."""
+    product_rows: int = 0
+    """Rows of the products that reach it, where a block that has a part of these takes more than that part of their time; else 0."""
+    product_reading: float = 0.0
+    """Part of the time of such a product that a block takes for reading its part of the factors, however little it computes."""
     library_products: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
     """The rates of a library's products of elements of each dtype, where they were measured (`lower_bounds`)."""
     products: Mapping[RightFactor, ProductRates] = field(default_factory=dict, hash=False)
@@ -208,7 +217,7 @@ class Device:
         """The highest rate of any product of what is read, in these types, and of what is computed of it, up to a `result`."""
         return max(self.product_rate(dtype, dtype, dtype) for dtype in (*read, result))
 
-    def multiplying(self, by: RightFactor, dtype: DType, rows: float, library_by: RightFactor | None = None) -> Device:
+    def multiplying(self, by: RightFactor, dtype: DType, rows: int, library_by: RightFactor | None = None) -> Device:
         """The machine as costs see it in programs whose products are all of so many rows of a dtype and factors of one kind.
 
         The kind may be another for a library (`library_by`); those that were not measured are as matrices that lie in memory.
@@ -217,7 +226,24 @@ class Device:
         plain, own, library = (self.products.get(kind, NOT_MEASURED) for kind in kinds)
         kernels = own.kernels.get(dtype, plain.kernels.get(dtype))
         efficiency = self.product_efficiency if kernels is None else kernels.of_rows(rows)
-        return replace(self, product_efficiency=efficiency, library_products={**plain.library, **library.library})
+        reading = kernels.reading(rows) if kernels is not None and by is RightFactor.PACKED else 0.0
+        return replace(
+            self,
+            product_efficiency=efficiency,
+            product_rows=rows if reading else 0,
+            product_reading=reading,
+            library_products={**plain.library, **library.library},
+        )
+
+    @property
+    def operations_of_reading(self) -> float:
+        """Operations in whose time a product reads an element of a factor, beside those of its sums (`operations_of_sums`)."""
+        return 2.0 * self.product_rows * self.product_reading
+
+    @property
+    def operations_of_sums(self) -> float:
+        """Operations that a product of two numbers and a sum count for, where reading factors counts by itself."""
+        return 2.0 * (1.0 - self.product_reading)
 
 
 _NVIDIA_FILES = (

@@ -195,8 +195,15 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
     """Seconds of an operator of one block, if all multiprocessors shared it."""
     if node.op == GRAPH_DEFINED and node.body is not None:
         return sum(_work(node.body, inner, device) for inner in node.body.nodes)
-    efficiency = device.product_efficiency if is_contraction(node.op) else 1.0
-    return flops_of(graph, [node]) / (efficiency * _rate(graph, node, device)) if node.op in OPERATORS else 0.0
+    if node.op not in OPERATORS:
+        return 0.0
+    if not is_contraction(node.op):
+        return flops_of(graph, [node]) / _rate(graph, node, device)
+    operations = flops_of(graph, [node])
+    if device.operations_of_reading and graph.grid:
+        read = sum(graph.tensor(value).elements for value in node.inputs)
+        operations = operations / 2 * device.operations_of_sums + read * device.operations_of_reading
+    return operations / (device.product_efficiency * _rate(graph, node, device))
 
 
 def _rate(graph: Graph, node: Node, device: Device) -> float:

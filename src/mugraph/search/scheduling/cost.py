@@ -97,12 +97,21 @@ class SketchCost:
         seconds: dict[IndexSpace, float] = {}
         spaces = spaces_of(self.sketch)
         for step, dtype in zip(self.sketch.steps, self.dtypes, strict=True):
-            rate = self.device.vector_flops
+            work, rate = _work(step, [spaces[i] for i in step.inputs]), self.device.vector_flops
             if step.op in PRODUCTS:
                 rate = self.device.product_efficiency * self._product_rate(step, dtype)
-            for space, flops in _work(step, [spaces[i] for i in step.inputs]):
+                work = self._product_work(step, work, spaces)
+            for space, flops in work:
                 seconds[space] = seconds.get(space, 0.0) + flops / rate
         return seconds
+
+    def _product_work(self, product: Step, sums: list[_Work], spaces: Sequence[IndexSpace]) -> list[_Work]:
+        """The work of a product, whose factors each block reads that multiplies them, in each iteration that does."""
+        reading = self.device.operations_of_reading
+        if not reading:
+            return sums
+        factors = [(spaces[i]._replace(repeated=product.in_loop), reading) for i in product.inputs]
+        return [*factors, *((space, self.device.operations_of_sums) for space, _ in sums)]
 
     def _product_rate(self, product: Step, dtype: DType) -> float:
         """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1, and what is chosen of
@@ -245,7 +254,11 @@ def _is_view(load: Step) -> bool:
     return load.leaf is not None and all(len(slot) <= 1 for slot in load.leaf.slots)
 
 
-def _work(step: Step, operands: Sequence[IndexSpace]) -> list[tuple[IndexSpace, float]]:
+_Work = tuple[IndexSpace, float]
+"""The points of an index space, and operations per point."""
+
+
+def _work(step: Step, operands: Sequence[IndexSpace]) -> list[_Work]:
     """The points one step works on, and its operations per point; of concatenations' product, those of the two it consists of."""
     space = IndexSpace(step.axes | step.reduced, any(x.cut for x in operands), step.in_loop)
     # by name: steps that are not elementwise reduce sets of axes or lead out of the for-loop, as no single row does

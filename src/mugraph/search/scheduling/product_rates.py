@@ -8,6 +8,7 @@ that of the slowest kind.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from mugraph.devices import Device
 from mugraph.devices.device import RightFactor
@@ -19,9 +20,14 @@ _ROWS = 16
 
 
 def with_product_rate(program: Graph, device: Device) -> Device:
-    """The machine as costs see it in a kernel graph, whose constants are weights that are packed."""
-    machines = (_multiplying(program, node, device) for node in program.nodes if is_contraction(node.op))
-    return min(machines, key=lambda machine: machine.product_efficiency, default=device)
+    """The machine as costs see it in a kernel graph, whose constants are weights that are packed.
+
+    Reading factors counts by itself where products are alike in that.
+    """
+    machines = [_multiplying(program, node, device) for node in program.nodes if is_contraction(node.op)]
+    slowest = min(machines, key=lambda machine: machine.product_efficiency, default=device)
+    alike = len({(machine.product_rows, machine.product_reading) for machine in machines}) <= 1
+    return slowest if alike else replace(slowest, product_rows=0, product_reading=0.0)
 
 
 def _multiplying(program: Graph, product: Node, device: Device) -> Device:
