@@ -175,9 +175,9 @@ class Device:
     product_efficiency: float = PRODUCT_EFFICIENCY
     """Share of `matmul_flops` that products in generated kernels reach."""
     product_rows: int = 0
-    """Rows of the products that reach it, where a block that has a part of these takes more than that part of their time; else 0."""
+    """Rows of the products that reach it, where blocks that have fewer of them reach less; else 0."""
     product_reading: float = 0.0
-    """Part of the time of such a product that a block takes for reading its part of the factors, however little it computes."""
+    """Part of the time of such a product that goes to reading the weights, which blocks with fewer rows take, too."""
     library_products: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
     """The rates of a library's products of elements of each dtype, where they were measured (`lower_bounds`)."""
     products: Mapping[RightFactor, ProductRates] = field(default_factory=dict, hash=False)

@@ -197,10 +197,10 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
         return sum(_work(node.body, inner, device) for inner in node.body.nodes)
     if node.op not in OPERATORS:
         return 0.0
+    operations: float = flops_of(graph, [node])
     if not is_contraction(node.op):
-        return flops_of(graph, [node]) / _rate(graph, node, device)
-    operations = flops_of(graph, [node])
-    if device.operations_of_reading and graph.grid:
+        return operations / _rate(graph, node, device)
+    if device.operations_of_reading:
         read = sum(graph.tensor(value).elements for value in node.inputs)
         operations = operations / 2 * device.operations_of_sums + read * device.operations_of_reading
     return operations / (device.product_efficiency * _rate(graph, node, device))
