@@ -33,6 +33,7 @@ WHOLE_PATHS = (
 """Folders and files with tests of what is done with results, from the search to the call."""
 FEW_COMPILED = 4
 LITTLE_OPTIMIZED = "-O1"
+FREEZE_COUNT = gc.get_freeze_count
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("fresh", deadline=None)
@@ -71,9 +72,18 @@ def pytest_collection_finish() -> None:
     logging.getLogger("torch.__trace").propagate = True
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _frozen_is_known() -> Iterator[None]:
+    """That modules and tests are frozen is said without counting a million of them, which takes longer than many a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "get_freeze_count", lambda: 1)
+        yield
+
+
 @pytest.fixture
-def nothing_frozen() -> Iterator[None]:
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Modules and tests are garbage like other objects for once, as in processes that do not freeze them."""
+    monkeypatch.setattr(gc, "get_freeze_count", FREEZE_COUNT)
     gc.unfreeze()
     yield
     gc.unfreeze()

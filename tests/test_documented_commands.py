@@ -1,6 +1,7 @@
 """Every command line that the documentation shows is run, in order and in a copy; every option that it names exists.
 
-In the default suite commands that measure are run with `--no-profile`; `pytest -m slow` runs all as they are written.
+In the default suite commands that measure are run with `--no-profile`, and searches end with what they find first; all are run as
+they are written by `pytest -m slow`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ ELSEWHERE_PAGES = {
     "gpu-queue.md": "commands for another machine",
     "CONTRIBUTING.md": "run by tests/test_docs.py, or set up environments",
 }
+
+MEASURING = ("optimize", "coverage")
+"""Commands that take `--no-profile`."""
 
 LONG_PAGES = {"gallery.md": "searches at full size, two minutes"}
 """Pages whose commands run in the slow suite only."""
@@ -126,6 +130,7 @@ def saved(place: str) -> None:
         assert main(["optimize", "examples/softmax.py:scores", "--no-profile", "-o", place]) == 0
 
 
+@pytest.mark.usefixtures("first_found")
 @pytest.mark.parametrize("page", [page for page in RUN if page.name not in LONG_PAGES], ids=names)
 def test_commands_run_in_order(page: Path, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved("saved/softmax")
@@ -134,7 +139,7 @@ def test_commands_run_in_order(page: Path, copy: Path, capsys: pytest.CaptureFix
             words = shlex.split(part)
             assert words[0] == "mugraph", f"{names(page)}: {command}: say in ELSEWHERE why it is not run"
             target = words.index(">") if ">" in words else len(words)
-            if words[1] == "optimize":
+            if words[1] in MEASURING:
                 words[2:2] = ["--no-profile"] if "--no-profile" not in words else []
                 target += "--no-profile" in words[2:3]
             if "own.mugraph" in words:

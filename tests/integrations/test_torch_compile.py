@@ -474,7 +474,7 @@ def test_slow_kernels_lose_against_torch(monkeypatch: pytest.MonkeyPatch) -> Non
     run = Executable.__call__
 
     def slow(self: Executable, *arrays: Any) -> list[Any]:
-        time.sleep(0.02)
+        time.sleep(0.005)
         return run(self, *arrays)
 
     monkeypatch.setattr(Executable, "__call__", slow)
