@@ -57,6 +57,15 @@ PAIRS = {
         floats((4, 8), (4, 8)),
         EQUAL,
     ),
+    "a number that is read from a tensor": Pair(
+        lambda x: (x - x.max().item()).exp() * 2, lambda x: 2 * (x - x.max().item()).exp(), floats((4, 8)), EQUAL
+    ),
+    "another number that is read from a tensor": Pair(
+        lambda x: (x - x.max().item()).exp(), lambda x: (x - x.min().item()).exp(), floats((4, 8)), DIFFERENT
+    ),
+    "numbers found by a mask": Pair(lambda x: x[x > 0] * 2, lambda x: x[x > 0] * 2, floats((4, 8)), UNDECIDED),
+    "a variance of one number": Pair(lambda x: x.var(-1) * 0, lambda x: 0 * x.sum(-1), floats((4, 1)), UNDECIDED),
+    "twice a variance of one number": Pair(lambda x: x.var(-1) * 2, lambda x: x.var(-1) + x.var(-1), floats((4, 1)), UNDECIDED),
     "another operand": Pair(
         lambda x, y: ((x + y) * 2).logcumsumexp(0) * 3,
         lambda x, y: (x * 2 + y).logcumsumexp(0) * 3,

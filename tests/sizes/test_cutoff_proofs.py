@@ -196,6 +196,43 @@ def test_divisors_that_may_be_zero_are_looked_at_at_each_size() -> None:
     assert at_four.outcome == "undecided"
 
 
+def deviations(x: torch.Tensor) -> torch.Tensor:
+    return ((x - x.mean(0)) ** 2).sum(0)
+
+
+def test_a_size_without_a_value_is_named_with_the_way_to_leave_it_out() -> None:
+    def of_variance(x: torch.Tensor) -> torch.Tensor:
+        return x.var(0) * (x.shape[0] - 1)
+
+    verdict = asked(of_variance, deviations)
+    assert verdict.outcome == "undecided"
+    assert verdict.reason.startswith("undecided: at n = 1: result 0 is no number in one of them")
+    assert "declare n from 2 on" in verdict.reason
+    assert asked(of_variance, deviations, dim=FROM_TWO).equivalent
+    assert asked(lambda x: 2 * x.var(0), lambda x: x.var(0) + x.var(0)).outcome == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "outcome", "seen"),
+    [
+        (lambda x: x.sum(0) / (len(x) - 50) * (len(x) - 50), lambda x: x.sum(0), "undecided", 50),
+        (lambda x: (x.sum(0) * 0 + (50 - len(x))).log() * 0, lambda x: 0 * x.sum(0), "different", 50),
+    ],
+)
+def test_sizes_far_off_at_which_a_number_made_of_the_size_vanishes_are_looked_at(
+    left: Fn, right: Fn, outcome: str, seen: int
+) -> None:
+    verdict = asked(left, right, dim=FROM_TWO)
+    assert verdict.outcome == outcome, verdict
+    assert verdict.sizes[-1] == {"n": seen} or f"at n = {seen}:" in verdict.reason
+
+
+def test_numbers_that_vanish_and_divide_nothing_ask_for_no_further_sizes() -> None:
+    verdict = asked(lambda x: x.sum(0) * (len(x) - 50), lambda x: (x * (len(x) - 50)).sum(0))
+    assert verdict.equivalent
+    assert {"n": 50} not in verdict.sizes
+
+
 def test_functions_that_branch_on_the_size_are_not_taken_for_one() -> None:
     def odd_one_out(x: torch.Tensor) -> torch.Tensor:
         return x.sum(0) * (2 if x.shape[0] == 7 else 1)

@@ -9,7 +9,7 @@ is not shown, a witness decides: inputs at which both functions, run in float64,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,8 @@ _FAR = 1e-3
 _NEAR = 1e-7
 _DRAWS = 3
 """Random inputs at which a difference is looked for."""
+_CHANGES: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (torch.clone, torch.abs, lambda x: -x.abs(), lambda x: 100 * x)
+"""Of random numbers, for inputs at which functions may have a value."""
 
 
 def verified_in_pieces(
@@ -112,7 +114,8 @@ class _Comparison:
             (number for number, (one, other) in enumerate(pairs) if not self.equal((first, one), (second, other))), None
         )
         if unlike is None:
-            return self._equivalent()
+            verdict, nowhere = self._equivalent(), self._without_values()
+            return verdict.undecided(nowhere) if verdict.equivalent and nowhere else verdict
         found = self._witness()
         if found is not None:
             return _verdict(first, second, Outcome.DIFFERENT, str(found), self.max_error, self.seed, found, self._question())
@@ -122,13 +125,15 @@ class _Comparison:
         return _verdict(first, second, Outcome.UNDECIDED, reason, self.max_error, self.seed, question=self._question())
 
     def equal(self, one: Place, other: Place) -> bool:
-        """Whether two tensors are shown to be equal, whatever the variables hold."""
-        kinds = [Kind.of(node.meta["val"]) for _, node in (one, other)]
-        if kinds[0] != kinds[1]:
-            return False
+        """Whether two tensors, or numbers that calls give, are shown to be equal, whatever the variables hold."""
         bound = [side.variables.get(node) for side, node in (one, other)]
         if bound[0] is not None and bound[0] == bound[1]:
             return True
+        if any(tensor_of(node) is None for _, node in (one, other)):
+            return False
+        kinds = [Kind.of(node.meta["val"]) for _, node in (one, other)]
+        if kinds[0] != kinds[1]:
+            return False
         if kinds[0].dtype not in DTYPES:
             return False
         try:
@@ -225,7 +230,8 @@ class _Comparison:
         if tensor_of(call) is not None:
             self._bind([place], None if known is None else known[0].variables[known[1]])
             return
-        if not isinstance(call.meta.get("val"), (tuple, list)):  # a number, which no program reads
+        if not isinstance(call.meta.get("val"), (tuple, list)):  # a number, which calls alone read
+            side.variables[call] = next(self.numbers) if known is None else known[0].variables[known[1]]
             return
         variables = [next(self.numbers) for _ in call.meta["val"]] if known is None else known[0].parts[known[1]]
         side.parts[call] = variables
@@ -297,6 +303,30 @@ class _Comparison:
                     recipe = {"seed": self.seed + draw, "distribution": "normal"}
                     return replace(found, inputs=arrays, recipe=recipe)
         return None
+
+    def _without_values(self) -> str:
+        """Which element of a result exists at no input that was tried, in one of the functions at least, and why that is no
+        equality; empty where there is none. Results that are one variable are the same number, or none, in both."""
+        sides = self.sides
+        bound = [[side.variables.get(node) for node in side.outputs] for side in sides]
+        looked = [number for number, (ours, its) in enumerate(zip(*bound, strict=True)) if ours is None or ours != its]
+        missing: dict[int, list[torch.Tensor]] = {}
+        for draw, change in enumerate(_CHANGES if looked else ()):
+            inputs = {place: change(x) if x.is_floating_point() else x for place, x in self._drawn(self.seed + draw).items()}
+            try:
+                results = [self._run(side, inputs) for side in sides]
+            except Exception:  # a call that refuses such numbers: nothing is known of values
+                return ""
+            for number in looked:
+                now = [side[number].isnan() for side in results]
+                missing[number] = [was & new for was, new in zip(missing.get(number, now), now, strict=True)]
+            looked = [number for number in looked if any(bool(each.any()) for each in missing[number])]
+        for number in looked:
+            ours, its = missing[number]
+            if bool((ours ^ its).any()) or bool((ours & its).all()):
+                where = "one" if bool((ours ^ its).any()) else "either"
+                return f"result {number} is no number in {where} of them at any input that was tried, computed in float64"
+        return ""
 
     def _drawn(self, seed: int) -> dict[tuple[Any, ...], torch.Tensor]:
         """Random numbers for the arguments that are floating-point tensors, the examples for others."""

@@ -62,6 +62,8 @@ class DecidedPart:
     sizes: tuple[Sizes, ...]
     families: tuple[Family, ...] = ()
     cutoffs: Mapping[str, Cutoff] = field(default_factory=dict)
+    beside: tuple[Sizes, ...] = ()
+    """Sizes at which the functions may have no value, or a number made of sizes another sign; they decide about these alone."""
 
     def cutoff(self, name: str) -> Cutoff:
         """That of a dimension, whose sizes make no difference to what has none."""
@@ -132,7 +134,8 @@ class Question:
                         verdict = replace(verdict, domain=tested[example].domain)
                     tested[sizes] = verdict
                     if verdict.outcome is Outcome.UNDECIDED:
-                        verdict = verdict.undecided(f"at {self.text(sizes)}: {verdict.reason.removeprefix('undecided: ')}")
+                        reason = f"at {self.text(sizes)}: {verdict.reason.removeprefix('undecided: ')}"
+                        verdict = verdict.undecided(reason + self._remedy(sizes, len(decided)))
                     if not verdict.equivalent:
                         return Answer(self._answered(verdict, tested))
                 decided.append(part)
@@ -141,6 +144,15 @@ class Question:
         except MugraphError as error:  # whatever keeps what is recorded from being a program
             verdict = verdict.undecided(f"what is recorded for all sizes is no program: {error}")
         return Answer(self._answered(verdict, tested), tuple(decided))
+
+    def _remedy(self, sizes: Sizes, parts: int) -> str:
+        """How to ask about other sizes, where those that are not decided about are the first of their ranges."""
+        (first, *_), names = (
+            self.parts,
+            ", ".join(name for name, size in zip(self.declared.dims, sizes, strict=True) if size == 1),
+        )
+        is_first = parts == 0 and names and len(self.parts) > 1 and all(dim.low == 1 for dim in first)
+        return f"; declare {names} from 2 on to ask about the others" if is_first else ""
 
     def _answered(self, verdict: Verdict, tested: Mapping[Sizes, Verdict]) -> Verdict:
         """The verdict at the last sizes, or the weakest of those that decide about all."""
@@ -162,13 +174,16 @@ class Question:
         families = self.families_of(ranges)
         found = _cutoffs(*(family.counted.outputs for family in families))
         chosen = tuple(itertools.product(*chosen_sizes(ranges, found)))
-        self._check_amount(chosen)
-        return DecidedPart(tuple(ranges), chosen, families, found)
+        beside = tuple(sizes for sizes in _vanishing(ranges, families) if sizes not in chosen)
+        self._check_amount((*chosen, *beside))
+        return DecidedPart(tuple(ranges), chosen, families, found, beside)
 
     def _tests(self, part: DecidedPart) -> Iterator[tuple[Sizes, Verdict]]:
         """Sizes and the verdict there, until these decide about all sizes in a part; raises SizeMatters where they do not."""
         for sizes in part.sizes:
             yield sizes, self._decided_as_recorded(part.families, sizes) if part.families else self._decided(sizes)
+        for sizes in part.beside:
+            yield sizes, self._decided(sizes)
         if part.families:
             self.check_recorded(part.families, part.sizes[-1])
 
@@ -362,6 +377,20 @@ def chosen_sizes(ranges: Sequence[Dim], found: Mapping[str, Cutoff]) -> list[ran
         decide = range(dim.at_least(cutoff.first), dim.high + 1, dim.multiple_of)[: cutoff.count]
         chosen.append(decide if len(decide) == cutoff.count else dim.sizes)
     return chosen
+
+
+def _vanishing(ranges: Sequence[Dim], families: Sequence[Family]) -> list[Sizes]:
+    """Sizes at and beside which a number made of one of them is 0, if something may be divided by it or is no sum; those of other
+    dimensions are the least."""
+    if all(family.has_values and not family.own for family in families):
+        return []
+    lows = tuple(dim.sizes[0] for dim in ranges)
+    return [
+        (*lows[:place], size, *lows[place + 1 :])
+        for place, dim in enumerate(ranges)
+        for size in sorted({size for family in families for size in family.counted.vanishing.get(dim.name, ())})
+        if size in dim.sizes
+    ]
 
 
 def _names_of_symbols(graph: fx.Graph, declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Any, str]:

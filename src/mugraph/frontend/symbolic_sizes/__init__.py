@@ -11,7 +11,8 @@ One size:
 Any number of sizes:
 
 - `index_counts`: at how many sizes two functions have to be equal to be so at all; `count_rules`: what calls do to these counts,
-  by the dimensions that `shape_groups` finds for each other; `cut_points`: inputs in the place of calls that are not counted.
+  by the dimensions that `shape_groups` finds for each other; `size_numbers`: numbers that are polynomials in sizes; `cut_points`:
+  inputs in the place of calls that are not counted.
 - `spelled_calls`: calls in other words, of which more is counted; `cut_pairs`: calls of two functions that one input stands for.
 
 Two sizes, as a batch and a length:

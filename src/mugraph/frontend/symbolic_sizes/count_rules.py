@@ -7,7 +7,6 @@ import functools
 import math
 import operator
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,7 @@ from mugraph.frontend.symbolic_sizes.axes import NotCounted, SizeMatters, is_mul
 from mugraph.frontend.symbolic_sizes.equations import Equation
 from mugraph.frontend.symbolic_sizes.index_counts import Quotient, Size, Sums
 from mugraph.frontend.symbolic_sizes.shape_groups import Shape, broadcast, regrouped, together
+from mugraph.frontend.symbolic_sizes.size_numbers import SizeNumber
 from mugraph.frontend.symbolic_sizes.slice_rules import Call
 from mugraph.frontend.symbolic_sizes.symbolic_axis import check_call
 
@@ -47,6 +47,8 @@ class Counted:
 
     outputs: tuple[Returned, ...]
     analytic: bool
+    vanishing: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """By dimension, sizes at and beside which a number made of it is 0, or changes its sign."""
 
 
 def counted(graph: fx.Graph, names: Mapping[Any, str]) -> Counted:
@@ -60,7 +62,7 @@ def counted(graph: fx.Graph, names: Mapping[Any, str]) -> Counted:
             walk.add(node)
         except SizeMatters as error:
             raise NotCounted(f"{name_of(node) or node.name}: {error}", node) from None
-    return Counted(tuple(walk.outputs), walk.analytic)
+    return Counted(tuple(walk.outputs), walk.analytic, walk.vanishing)
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class _Walk:
     outputs: list[Returned] = field(default_factory=list)
     dtype: torch.dtype | None = None
     analytic: bool = True
+    vanishing: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def add(self, node: fx.Node) -> None:
         """Add the bounds of a node."""
@@ -150,9 +153,7 @@ class _Walk:
 
     def shape_of(self, call: Call, name: str) -> Shape:
         """The sizes of an operand that is one tensor."""
-        tensor = call.tensor(name)
-        assert tensor is not None, name
-        return self.shape(tensor)
+        return self.shape(tensors_of(call[name])[0])
 
     def tensor(self, call: Call, name: str) -> Quotient:
         """The bounds of an operand that is one tensor."""
@@ -169,11 +170,9 @@ class _Walk:
         """The bounds of a number; raises SizeMatters for one that is no polynomial in the sizes."""
         value = given.meta.get("val") if isinstance(given, fx.Node) else given
         if isinstance(value, torch.SymInt):
-            polynomial = value.node.expr.as_poly(*self.names)
-            if polynomial is None or value.node.expr.free_symbols - {*self.names}:
-                raise SizeMatters(f"{value} is no polynomial in the sizes")
-            degrees = sum((Counter({self.names[each]: int(polynomial.degree(each))}) for each in self.names), Counter[str]())
-            return Quotient(Sums(degrees, positive=all(number > 0 for number in polynomial.coeffs())))
+            number = SizeNumber.of(value, self.names)
+            self.vanishing |= {name: self.vanishing.get(name, frozenset()) | sizes for name, sizes in number.vanishing.items()}
+            return Quotient(Sums(number.degrees, positive=number.positive))
         if isinstance(value, torch.SymFloat):
             raise SizeMatters(f"{value} is a number that Python computes of sizes and rounds; divide tensors by sizes")
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
