@@ -147,11 +147,8 @@ class Question:
 
     def _remedy(self, sizes: Sizes, parts: int) -> str:
         """How to ask about other sizes, where those that are not decided about are the first of their ranges."""
-        (first, *_), names = (
-            self.parts,
-            ", ".join(name for name, size in zip(self.declared.dims, sizes, strict=True) if size == 1),
-        )
-        is_first = parts == 0 and names and len(self.parts) > 1 and all(dim.low == 1 for dim in first)
+        names = ", ".join(name for name, size in zip(self.declared.dims, sizes, strict=True) if size == 1)
+        is_first = parts == 0 and names and len(self.parts) > 1 and all(dim.low == 1 for dim in self.parts[0])
         return f"; declare {names} from 2 on to ask about the others" if is_first else ""
 
     def _answered(self, verdict: Verdict, tested: Mapping[Sizes, Verdict]) -> Verdict:
