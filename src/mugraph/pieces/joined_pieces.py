@@ -7,7 +7,6 @@ kernels, the library's linear layers, PyTorch's calls. They stay wherever a larg
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -160,9 +159,10 @@ class Joiner:
     def _worthwhile(self, found: Mapping[Piece, Join], seconds: float) -> list[Piece]:
         """The larger pieces that are worth their time, of a graph a call of which takes `seconds`: equal ones are searched once,
         and what they save together is what counts. All where time has no limit."""
-        budget, saved = self.optimizer.options.budget, Counter[str]()
+        budget, saved = self.optimizer.options.budget, dict[str, float]()
         for piece, join in found.items():
-            saved[self.optimizer.key(piece)] += join.saving / seconds
+            key = self.optimizer.key(piece)
+            saved[key] = saved.get(key, 0.0) + join.saving / seconds
         self._parts.update({piece: saved[self.optimizer.key(piece)] for piece in found})
         return [piece for piece in found if budget is None or self._parts[piece] * budget >= _WORTH_TRYING]
 
