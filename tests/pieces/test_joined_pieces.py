@@ -28,6 +28,7 @@ from mugraph.pieces.piece_optimizer import Optimizer
 from mugraph.pieces.piece_options import PieceOptions
 from mugraph.pieces.piece_outcomes import PieceOutcome
 from mugraph.pieces.plan import Plan, _Cutter, plans
+from mugraph.pieces.shares import first_seconds
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime import build
 from mugraph.runtime.benchmarking import Duel
@@ -57,8 +58,16 @@ INPUTS = torch.randn(8, 64), torch.randn(64, 32)
 class Decided(Optimizer):
     """Times nothing: kernels beat PyTorch, and larger programs what they would replace, or not."""
 
-    def __init__(self, joined: Duel | Exception | None, refused: int = 1 << 30, kept: KeptJoins | None = None) -> None:
-        super().__init__(PieceOptions(keep="all", profile=False, cache="off", seed=3, pack=False))
+    def __init__(
+        self,
+        joined: Duel | Exception | None,
+        refused: int = 1 << 30,
+        kept: KeptJoins | None = None,
+        budget: float | None = None,
+        serving: bool = False,
+    ) -> None:
+        options = PieceOptions(keep="all", profile=False, cache="off", seed=3, pack=False, budget=budget)
+        super().__init__(options, serving=serving)
         self.kept = kept
         self.verdict, self.refused = joined, refused
         self.rivals: list[fx.GraphModule] = []
@@ -507,6 +516,44 @@ def test_equal_layers_are_joined_alike() -> None:
     pieces = [*joiner.proposed(partition(module.graph), {})]
     assert len(pieces) == 3
     assert len({id(piece.program) for piece in pieces}) == 1, "it is converted once"
+
+
+def beside_a_large_product(layers: int) -> fx.GraphModule:
+    """Small programs that would be faster together, all equal, beside a product that takes hundreds of times as long as one."""
+
+    def fn(large: torch.Tensor, x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for w in weights:
+            x = torch.i0(summed(x, w) + x)
+        return torch.i0(large) @ large, x
+
+    return recorded(fn, torch.randn(1024, 1024), torch.randn(8, 64), *(torch.randn(64, 64) for _ in range(layers)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "budget", "tried"), [(1, 40.0, False), (1, 4000.0, True), (1, None, True), (30, 40.0, True), (30, 1.0, False)]
+)
+def test_what_saves_next_to_nothing_of_a_call_is_not_worth_its_time(layers: int, budget: float | None, tried: bool) -> None:
+    """By what equal ones save together, as they are searched once, and by how much time there is."""
+    module = beside_a_large_product(layers)
+    joiner = Joiner(module.graph, Decided(WON, budget=budget))
+    pieces = joiner.proposed(partition(module.graph), {})
+    assert len(pieces) == (layers if tried else 0)
+
+
+@pytest.mark.parametrize(("budget", "serving", "hurried"), [(40.0, True, True), (4000.0, True, False), (40.0, False, False)])
+def test_calls_wait_for_no_more_than_the_first_of_what_saves_little(
+    monkeypatch: pytest.MonkeyPatch, budget: float, serving: bool, hurried: bool
+) -> None:
+    monkeypatch.setattr("mugraph.pieces.shares.slowdown", lambda: 1.0)
+    module = beside_a_large_product(30)
+    optimizer = Decided(WON, budget=budget, serving=serving)
+    joiner, whole = Joiner(module.graph, optimizer), partition(module.graph)
+    lost = {piece: PieceOutcome(None, "it is slow") for piece in whole.pieces}
+    piece, *_ = joiner.proposed(whole, lost)
+    joiner.joined(whole, lost, {}, Deadline(600.0))
+    enough = optimizer._share_of(piece).enough
+    assert enough is not None
+    assert (enough <= first_seconds()) == hurried
 
 
 @pytest.mark.parametrize("seed", range(30))

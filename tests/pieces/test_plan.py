@@ -396,6 +396,26 @@ def test_kernels_stay_where_another_search_fails(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(plan.spliced(module)(x)[0], SQUARES[0](x))
 
 
+@pytest.mark.parametrize("serving", [False, True])
+def test_calls_wait_for_better_kernels_until_half_of_the_budget(monkeypatch: pytest.MonkeyPatch, serving: bool) -> None:
+    ends: list[float | None] = []
+
+    class Searched(Optimizer):
+        def searched_on(self, pieces: Sequence[Piece], graphs: Any, deadline: Deadline) -> list[PieceOutcome]:
+            ends.append(deadline.budget)
+            return super().searched_on(pieces, graphs, deadline)
+
+    monkeypatch.setattr(Optimizer, "duel", lambda *_: CLEAR)
+    monkeypatch.setattr(PieceOutcome, "may_save", 0.5)
+    plans(
+        recorded_graph(record(*SQUARES)).module,
+        "cpu",
+        Searched(PieceOptions(cache="off", pack=False), serving=serving),
+        Deadline(60.0),
+    )
+    assert ends == [30.0 if serving else 60.0]
+
+
 def test_what_was_searched_with_most_of_the_time_is_not_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what has the form of what is known from other sizes."""
     monkeypatch.setattr(Optimizer, "duel", lambda *_: CLEAR)

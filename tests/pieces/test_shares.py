@@ -107,6 +107,23 @@ def test_something_of_each_comes_before_more_of_any_in_a_scarce_time(monkeypatch
     assert all(enough is not None and (enough == first_seconds() if scarce else enough > 2 * first_seconds()) for enough in given)
 
 
+def test_what_is_tried_again_in_a_scarce_time_ends_with_something_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it leaves is for what else is done about the graph."""
+    clock = Clock(monkeypatch, slowdown=7.0)
+    shares: dict[str, list[Share]] = {}
+
+    class Late(Given):
+        def _tried(self, piece: Piece, *args: Any) -> PieceOutcome:
+            super()._tried(piece, *args)
+            shares.setdefault(self.key(piece), []).append(self._share_of(piece))
+            return PieceOutcome(None, "the time ran out", late=sum(map(len, shares.values())) == 1)
+
+    pieces = pieces_of(lambda x, y: ((x * x).sum(-1), (y * y + 1).amax(-1)), *torch.randn(2, 4, 8))
+    Late(clock).outcomes(pieces, {}, Deadline(60.0))
+    again = [more for _, *later in shares.values() for more in later]
+    assert [share.enough for share in again] == [first_seconds()]
+
+
 def test_a_lone_piece_has_all_the_time_however_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = Given(Clock(monkeypatch, slowdown=20.0))
     optimizer.outcomes(pieces_of(lambda x: (x * x).sum(-1), torch.randn(4, 8)), {}, Deadline(60.0))

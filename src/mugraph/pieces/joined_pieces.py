@@ -44,6 +44,11 @@ _SECONDS = 20.0
 _LEAST = 5.0
 """Seconds of a round if all before took less: no round takes longer than that."""
 
+_WORTH_TRYING, _WORTH_MORE = 0.4, 4.0
+"""Larger programs are tried where the part of a call of the graph that they are predicted to save is so many seconds of the
+budget: to try one takes some ten times as long. What more is worth waiting for than the first muGraph of one. Of 40 seconds these
+are a hundredth and a tenth."""
+
 _PACKED_ON = "cpu"
 """The kind of device whose library has linear layers with packed weights."""
 
@@ -63,6 +68,8 @@ class Joiner:
     """What programs were predicted to take."""
     searched: set[frozenset[fx.Node]] = field(default_factory=set, init=False)
     """The calls of larger programs that were searched as one."""
+    _parts: dict[Piece, float] = field(default_factory=dict, init=False)
+    """The part of a call of the graph that larger pieces which were proposed are predicted to save, equal ones together."""
     _last: tuple[Partition, Joining] | None = field(default=None, init=False)
 
     def joins(self, traits: Container[fx.Node]) -> bool:
@@ -132,7 +139,8 @@ class Joiner:
     def proposed(self, whole: Partition, outcomes: Outcomes, worth: float = WORTH) -> dict[Piece, tuple[Step, ...]]:
         """Larger pieces that are predicted to save more than that part of their time, and the steps that each is to replace.
 
-        Pieces that `outcomes` has no kernels for count as calls of PyTorch.
+        Pieces that `outcomes` has no kernels for count as calls of PyTorch. Larger ones that save next to nothing of a call of
+        the graph, equal ones together, are left out.
         """
         if not self.joins(whole.traits):
             return {}
@@ -145,8 +153,25 @@ class Joiner:
             if None not in pieces.values():
                 break
             candidates = [join for join in candidates if pieces.get(join, join) is not None]
-        steps = {join: tuple(step for number in join.group for step in joining.units[number].steps) for join in best}
-        return {piece: steps[join] for join, piece in pieces.items() if piece is not None}
+        found = {piece: join for join, piece in pieces.items() if piece is not None}
+        return {piece: joining.steps_of(found[piece].group) for piece in self._worthwhile(found, joining.seconds)}
+
+    def _worthwhile(self, found: Mapping[Piece, Join], seconds: float) -> list[Piece]:
+        """The larger pieces that are worth their time, of a graph a call of which takes `seconds`: equal ones are searched once,
+        and what they save together is what counts. All where time has no limit."""
+        budget, saved = self.optimizer.options.budget, dict[str, float]()
+        for piece, join in found.items():
+            key = self.optimizer.key(piece)
+            saved[key] = saved.get(key, 0.0) + join.saving / seconds
+        self._parts.update({piece: saved[self.optimizer.key(piece)] for piece in found})
+        return [piece for piece in found if budget is None or self._parts[piece] * budget >= _WORTH_TRYING]
+
+    def _hurried(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Those of larger pieces of which no more than the first muGraph is wanted, as calls of a model wait."""
+        budget = self.optimizer.options.budget
+        if budget is None or not self.optimizer.waited_for:
+            return []
+        return [piece for piece in pieces if self._parts[piece] * budget < _WORTH_MORE]
 
     def _joining(self, whole: Partition) -> Joining:
         """The steps of a partition; those that were looked at last, where it is still the same and nothing was timed since."""
@@ -187,7 +212,8 @@ class Joiner:
     ) -> dict[Piece, PieceOutcome]:
         """What becomes of larger pieces, compared by `until`; that one cannot be optimized is no error, in strict mode either."""
         try:
-            made = dict(zip(pieces, self.optimizer.outcomes(pieces, graphs, deadline, until=until), strict=True))
+            found = self.optimizer.outcomes(pieces, graphs, deadline, until=until, hurried=self._hurried(pieces))
+            made = dict(zip(pieces, found, strict=True))
         except Exception as error:
             if len(pieces) <= 1:
                 _log.debug("a larger program is not tried", exc_info=True)

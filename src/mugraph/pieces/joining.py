@@ -91,6 +91,11 @@ class Joining:
         return cls(units, cost, position)
 
     @cached_property
+    def seconds(self) -> float:
+        """What a call of the graph is predicted to take, those of its calls included that no program can express."""
+        return sum(unit.seconds if unit.joinable else self.cost.of_calls(unit.nodes) for unit in self.units)
+
+    @cached_property
     def readers(self) -> list[list[int]]:
         """The units that read what each makes, in order."""
         home = {node: number for number, unit in enumerate(self.units) for node in unit.nodes}
@@ -110,6 +115,10 @@ class Joining:
     def connected(self) -> list[Group]:
         """Connected groups of units that may be one program."""
         return [group for first in range(len(self.units)) for group in self._connected(first)]
+
+    def steps_of(self, group: Group) -> tuple[Step, ...]:
+        """The steps of units, in order."""
+        return tuple(step for number in group for step in self.units[number].steps)
 
     def nodes_of(self, group: Group) -> tuple[fx.Node, ...]:
         """The calls of units, in the order of the graph."""

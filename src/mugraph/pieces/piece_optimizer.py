@@ -8,7 +8,7 @@ import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -180,6 +180,7 @@ class Optimizer:
         once: bool = False,
         decided: Callable[[Mapping[Piece, PieceOutcome]], None] | None = None,
         until: Deadline | None = None,
+        hurried: Container[Piece] = (),
     ) -> list[PieceOutcome]:
         """What becomes of each of a graph's pieces; raises MugraphError in strict mode where one cannot be optimized.
 
@@ -203,14 +204,14 @@ class Optimizer:
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
             fraction = fraction_of(key, unknown[number:], distinct, worth)
             share = Share.of(deadline, fraction, until, self._seconds_of_duel(distinct[key]))
-            if scarce:
+            if scarce or distinct[key] in hurried:
                 share, self._hurried = share.of_the_first, self._hurried | {key}
             self._try(key, distinct[key], share, graphs)
             if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
                 decided({piece: outcome for piece, outcome in known if outcome is not None})
         needy = [key for key in distinct if self._outcomes[key].wants_time and not once]
-        self._try_again(sorted(needy, key=by_bytes), distinct, graphs, deadline, until)
+        self._try_again(sorted(needy, key=by_bytes), distinct, graphs, deadline, until, self._hurried)
         return [self._outcomes[key] for key in keys]
 
     def seconds_given(self, piece: Piece) -> float | None:
@@ -247,12 +248,19 @@ class Optimizer:
         return [piece for piece in short if form_of(piece.program) not in graphs]
 
     def _try_again(
-        self, keys: list[str], pieces: Mapping[str, Piece], graphs: _Known, deadline: Deadline, until: Deadline | None = None
+        self,
+        keys: list[str],
+        pieces: Mapping[str, Piece],
+        graphs: _Known,
+        deadline: Deadline,
+        until: Deadline | None = None,
+        hurried: Container[str] = (),
     ) -> None:
         """Try pieces, by name, with equal parts of what is left of the time; the last ones leave theirs where that is too little
-        for those before them."""
+        for those before them. Of the `hurried` no more than the first muGraph is wanted."""
         while keys:
             more = Share.of(deadline, 1 / len(keys), until, self._seconds_of_duel(pieces[keys[0]]))
+            more = more.of_the_first if keys[0] in hurried else more
             if self._may_tell_more(keys[0], more):
                 self._try(keys[0], pieces[keys[0]], more, graphs, again=True)
                 keys.pop(0)

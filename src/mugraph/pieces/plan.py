@@ -47,6 +47,8 @@ _AS_CUT = 0.6
 """The part of what is left of it for programs as rules cut them, where some others are predicted to be faster together."""
 _TURNED = 0.6
 """The part of what is left of it for programs on images with channels last: whole calls are compared with the rest."""
+_WAITED = 0.5
+"""The part of the budget by which no search goes on for better kernels of what kernels run already, where calls wait for it."""
 _SMALL = 0.1
 """The part of the budget for a small program before large layers are timed."""
 
@@ -306,7 +308,8 @@ class _Planner:
             return [*made]
         if self.improved is not None and made[0].layout is Layout.CONTIGUOUS:
             self.improved(made[0])
-        outcomes = dict(zip(pieces, self.optimizer.searched_on(pieces, self.known, self.deadline), strict=True))
+        deadline = self.deadline.part(_WAITED) if self.optimizer.waited_for else self.deadline
+        outcomes = dict(zip(pieces, self.optimizer.searched_on(pieces, self.known, deadline), strict=True))
         return [replace(plan, results=_results(plan.partition.pieces, outcomes)) for plan in made]
 
     def _in_passing(self, whole: Partition, deadline: Deadline) -> Outcomes:

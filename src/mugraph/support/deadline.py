@@ -42,6 +42,10 @@ class Deadline:
         """That part of what is left."""
         return None if self.remaining is None else fraction * self.remaining
 
+    def part(self, fraction: float) -> Deadline:
+        """One that passes when that part of this one has."""
+        return self if self.budget is None else replace(self, budget=fraction * self.budget)
+
     def leaving(self, seconds: float, most: float) -> Deadline:
         """The same so many seconds earlier, or by the part `most` of what is left where that is less: for what comes behind."""
         if self.budget is None or self.remaining is None:
