@@ -288,7 +288,7 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def dictionaries_of(whole: Any) -> list[Mapping[str, Any]]:
-    """What holds the attributes that an object has by itself, of a module its parameters and buffers, too; a class gives its own."""
+    """What holds the attributes of an object itself, a module with its parameters and buffers; a class gives its own."""
     if isinstance(whole, Mapping):
         return [whole]
     own = [getattr(whole, "__dict__", {})]
