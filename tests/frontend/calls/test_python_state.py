@@ -383,6 +383,8 @@ class Helper:
 class Maskless(nn.Module):
     """Registers a buffer without having one."""
 
+    mask: torch.Tensor | None
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mask", None)
@@ -391,7 +393,7 @@ class Maskless(nn.Module):
         return x if self.mask is None else x * self.mask
 
 
-def _tried(module: Any, x: torch.Tensor) -> torch.Tensor:
+def _tried(module: Any, x: torch.Tensor) -> Any:
     try:
         return x * module.late
     except AttributeError:
@@ -402,7 +404,7 @@ def _weight() -> nn.Parameter:
     return nn.Parameter(torch.ones(4))
 
 
-LATER: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[Any], None]]] = {
+LATER: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], None]]] = {
     "method": (lambda: Held(None, lambda m, x: m.helped(x)), setting("helped", torch.tanh)),
     "private slot": (lambda: Held(Private(), lambda m, x: m.config.scaled(x)), lambda m: m.config.set(3.0)),
     "method of an object": (lambda: Held(Helper(), lambda m, x: m.config.helped(x)), setting("config.helped", torch.tanh)),
@@ -430,7 +432,7 @@ def test_what_code_reads_may_be_there_later(case: str) -> None:
     make, change = LATER[case]
     module = make()
     state = state_of(module)
-    module.unread = 1
+    setattr(module, "unread", 1)  # noqa: B010  # modules declare tensors and modules alone
     assert changed(state, module) is None, "no code reads that"
     change(module)
     assert changed(state, module) is not None

@@ -138,6 +138,7 @@ class PythonState:
             if not is_opened(value) and not isinstance(value, (torch.Tensor, torch.nn.Module))
         ]
         self._renewals = _RENEWALS
+        self._unchanged: Unchanged | None = None
         self._begin()
 
     def changed(self, modules: Sequence[torch.nn.Module]) -> str | None:
@@ -172,8 +173,8 @@ class PythonState:
         for now, (value, origin) in zip(read, (*self._reached, *self._present), strict=True):
             if origin.names is None and _differ(now, value):
                 return origin.name
-            for name in now - value if origin.names is not None else ():
-                return name
+            for later in now - value if origin.names is not None else ():
+                return str(later)
         return None
 
     def settle(self) -> None:
