@@ -91,6 +91,19 @@ def test_calls_give_and_change_what_the_function_does(name: str) -> None:
         same([*called(opt, inputs), *buffers(example.function)], wanted)
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["of a result", "of an argument"])
+def test_what_is_written_to_a_dropout_that_drops_nothing_is_written_to_its_operand(own: bool) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2 if own else x
+        torch.nn.functional.dropout(y, 0.5, training=False).add_(1)
+        return torch.tanh(y @ w), y * 3
+
+    x, w = torch.randn(8, 16), torch.randn(16, 24)
+    opt = mugraph.superoptimize(fn, (x.clone(), w), budget=10.0, profile=False)
+    wanted, got = x.clone(), x.clone()
+    same([*opt(got, w), got], [*fn(wanted, w), wanted])
+
+
 def test_the_example_is_a_layer_of_which_most_is_programs() -> None:
     loaded = load_function(f"{EXAMPLE_FILE}:layer")
     assert isinstance(loaded.function, torch.nn.Module)

@@ -384,6 +384,8 @@ def shared(tensors: list[torch.Tensor]) -> list[tuple[bool, bool]]:
         lambda x: (x[None], (x + 1)[None]),
         lambda x: W.t(),
         lambda x: (W, x @ W),
+        lambda x: (torch.nn.functional.dropout(x, 0.5, training=False), x + 1),
+        lambda x: (lambda y: (y, torch.nn.functional.dropout(y, 0.0)))(x + 1),
     ],
 )
 def test_results_share_memory_as_in_eager_pytorch(fn: Any) -> None:

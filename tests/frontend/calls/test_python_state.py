@@ -358,6 +358,123 @@ def test_modules_in_objects_that_modules_hold() -> None:
     assert not modules.are_there()
 
 
+class Private:
+    """Has slots of its own, and one without a value."""
+
+    __slots__ = ("__scale", "late")
+
+    def __init__(self) -> None:
+        self.__scale = 2.0
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.__scale
+
+    def set(self, scale: float) -> None:
+        self.__scale = scale
+
+
+class Helper:
+    """Has a method, and nothing else."""
+
+    def helped(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Maskless(nn.Module):
+    """Registers a buffer without having one."""
+
+    mask: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.mask is None else x * self.mask
+
+
+def _tried(module: Any, x: torch.Tensor) -> Any:
+    try:
+        return x * module.late
+    except AttributeError:
+        return x
+
+
+def _weight() -> nn.Parameter:
+    return nn.Parameter(torch.ones(4))
+
+
+LATER: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], None]]] = {
+    "method": (lambda: Held(None, lambda m, x: m.helped(x)), setting("helped", torch.tanh)),
+    "private slot": (lambda: Held(Private(), lambda m, x: m.config.scaled(x)), lambda m: m.config.set(3.0)),
+    "method of an object": (lambda: Held(Helper(), lambda m, x: m.config.helped(x)), setting("config.helped", torch.tanh)),
+    "with a default": (lambda: Held(None, lambda m, x: x * getattr(m, "late", 1.0)), setting("late", 3.0)),
+    "asked for": (lambda: Held(None, lambda m, x: x * m.late if hasattr(m, "late") else x), setting("late", 3.0)),
+    "tried": (lambda: Held(None, _tried), setting("late", 3.0)),
+    "tensor with a default": (lambda: Held(None, lambda m, x: x * getattr(m, "late", 1.0)), setting("late", torch.ones(4))),
+    "parameter with a default": (
+        lambda: Held(None, lambda m, x: x * getattr(m, "late", 1.0)),
+        lambda m: m.register_parameter("late", _weight()),
+    ),
+    "buffer with a default": (
+        lambda: Held(None, lambda m, x: x * getattr(m, "late", 1.0)),
+        lambda m: m.register_buffer("late", torch.ones(4)),
+    ),
+    "of settings": (lambda: Held(Config(), lambda m, x: x * getattr(m.config, "late", 1.0)), setting("config.late", 3.0)),
+    "slot": (lambda: Held(Private(), lambda m, x: x * getattr(m.config, "late", 1.0)), setting("config.late", 3.0)),
+    "bias": (lambda: nn.Linear(4, 4, bias=False), setting("bias", _weight())),
+    "buffer": (Maskless, setting("mask", torch.ones(4))),
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_what_code_reads_may_be_there_later(case: str) -> None:
+    make, change = LATER[case]
+    module = make()
+    state = state_of(module)
+    setattr(module, "unread", 1)  # noqa: B010  # modules declare tensors and modules alone
+    assert changed(state, module) is None, "no code reads that"
+    change(module)
+    assert changed(state, module) is not None
+
+
+def test_what_a_class_gets_later() -> None:
+    class Plain:
+        pass
+
+    module = Held(Plain(), lambda m, x: x * getattr(m.config, "late", 1.0))
+    state = state_of(module)
+    Plain.late = 3.0  # type: ignore[attr-defined]  # it has none yet
+    assert changed(state, module) == "late"
+
+
+def test_what_the_function_adds_itself_is_no_change() -> None:
+    def keeps(module: Any, x: torch.Tensor) -> torch.Tensor:
+        module.late = getattr(module, "late", 0) + 1
+        return x * 2
+
+    module = Held(None, keeps)
+    state = state_of(module)
+    module(X)
+    assert changed(state, module) is None
+
+
+def test_what_others_set_while_a_call_looks_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Held(Config(), lambda m, x: x * m.config.scale)
+    state = state_of(module)
+    look = state._look
+
+    def late() -> Any:
+        module.config.scale = 3.0
+        return look()
+
+    monkeypatch.setattr(state, "_look", late)
+    module.config.scale = float("2")  # an equal object, for which a call looks anew
+    changed(state, module)
+    assert module.config.scale == 3.0, "it has looked"
+    assert changed(state, module) is not None
+
+
 def test_settings_are_looked_at_once_however_many_modules_have_them() -> None:
     config = types.SimpleNamespace(**{f"rate{number}": 1.0 for number in range(40)}, scale=2.0)
     read = lambda m, x: x * sum(vars(m.config).values())  # noqa: E731

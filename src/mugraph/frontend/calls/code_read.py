@@ -17,6 +17,8 @@ _BY_TEXT = frozenset({"getattr", "hasattr", "attrgetter"})
 """Functions that read attributes whose names are texts."""
 _OF_ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
 """Names by which code reads all attributes of an object."""
+_MAY_MISS = _BY_TEXT | {"AttributeError"}
+"""Names by which code reads attributes that need not be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class CodeRead:
     """The methods that were looked at."""
     reads_all: bool
     """Whether users' code reads all attributes of some object."""
+    may_miss: bool
+    """Whether users' code may ask for attributes that are not there."""
 
     @classmethod
     def of(cls, functions: Iterable[FunctionType], kinds: Iterable[type]) -> CodeRead:
@@ -46,8 +50,9 @@ class CodeRead:
             found = [method for name in fresh for method in by_name[name]]
             methods += found
             named = named.union(*map(_names, found))
-        ours = (function for function in (*read, *methods) if is_users(function.__module__))
-        return cls(named, tuple(methods), any(not _OF_ALL.isdisjoint(names_in(function.__code__)) for function in ours))
+        by_users = (names_in(function.__code__) for function in (*read, *methods) if is_users(function.__module__))
+        ours = frozenset[str]().union(*by_users)
+        return cls(named, tuple(methods), not _OF_ALL.isdisjoint(ours), not _MAY_MISS.isdisjoint(ours))
 
 
 def reads_by_itself(kind: type) -> bool:

@@ -65,6 +65,12 @@ class Origin:
         return step.args[0] if isinstance(step, functools.partial) and step.func is attribute_of else None
 
     @property
+    def names(self) -> frozenset[str] | None:
+        """The names that the last step looks for attributes of; None where it is no such step."""
+        step = self.step
+        return step.args[0] if isinstance(step, functools.partial) and step.func is present_of else None
+
+    @property
     def is_named(self) -> bool:
         """Whether the last step has a name of its own; functions without defaults have None in the place of a container."""
         return self.whole is not None and self.name != self.whole.name
@@ -269,9 +275,35 @@ def is_users(module: str | None) -> bool:
 
 def _attributes(value: Any) -> Iterator[str]:
     yield from [*getattr(value, "__dict__", ())]  # which reading may add to
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        yield from (slots,) if isinstance(slots, str) else slots
+    yield from _slots(type(value))
+
+
+def _slots(kind: type) -> Iterator[str]:
+    """The slots of a class, by the names that objects have them by."""
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            is_private = slot.startswith("__") and not slot.endswith("__") and base.__name__.strip("_")
+            yield f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot
+
+
+def dictionaries_of(whole: Any) -> list[Mapping[str, Any]]:
+    """What holds the attributes of an object itself, a module with its parameters and buffers; a class gives its own."""
+    if isinstance(whole, Mapping):
+        return [whole]
+    own = [getattr(whole, "__dict__", {})]
+    return [*own, whole._parameters, whole._buffers] if isinstance(whole, torch.nn.Module) else own
+
+
+def open_slots(names: frozenset[str], whole: Any) -> frozenset[str]:
+    """The slots of these names that have no value."""
+    return frozenset(slot for slot in names.intersection(_slots(type(whole))) if not hasattr(whole, slot))
+
+
+def present_of(names: frozenset[str], whole: Any) -> frozenset[str]:
+    """Those of the names that an object has attributes of by itself."""
+    slots = names.intersection(_slots(type(whole))) - open_slots(names, whole)
+    return slots.union(*(names & held.keys() for held in dictionaries_of(whole)))
 
 
 def attribute_of(name: str, whole: Any) -> Any:

@@ -27,6 +27,7 @@ from mugraph.frontend.calls.origins import (
     is_looked_into,
     is_users,
     modules_reached,
+    present_of,
     reader,
     steps_of,
 )
@@ -124,8 +125,12 @@ class PythonState:
         roots += _of_classes(modules, code.names)
         self._any_by_modules = len(roots) > 1
         roots += [(function, Origin.at("", function)) for function in functions]
-        self._reached = list(_values(roots, code))
-        self._reached += _members(set(map(type, modules)), code.names)
+        found = [*_values(roots, code), *_members(set(map(type, modules)), code.names)]
+        self._reached = [(value, origin) for value, origin in found if origin.names is None]
+        self._present = [(value, origin) for value, origin in found if origin.names is not None]
+        may_get_more = {kind: _may_get_more(kind, code) for kind in set(map(type, modules))}
+        self._open = [number for number, module in enumerate(modules) if may_get_more[type(module)]]
+        self._names = code.names
         self._held = [
             (number, name, value)
             for number, module in enumerate(modules)
@@ -133,7 +138,8 @@ class PythonState:
             if not is_opened(value) and not isinstance(value, (torch.Tensor, torch.nn.Module))
         ]
         self._renewals = _RENEWALS
-        self._look()
+        self._unchanged: Unchanged | None = None
+        self._begin()
 
     def changed(self, modules: Sequence[torch.nn.Module]) -> str | None:
         """The name of one that is another now, where these are the modules; None where all are what they were."""
@@ -143,19 +149,32 @@ class PythonState:
             return None
         if len(modules) != len(self._modules) or (self._any_by_modules and not same_modules):
             return "a module"
+        other = self._other(modules)
+        if other is None and same_modules and self._renewals:
+            self._renewals -= 1
+            look = self._look()
+            other = self._other(modules)  # others may have set it before the look
+            if other is None:
+                self._unchanged = look
+        return other
+
+    def _other(self, modules: Sequence[torch.nn.Module]) -> str | None:
+        """The name of one that is another now, by what all of them are."""
         for number, name, value in self._held:
             if _differ(getattr(modules[number], name, GONE), value):
+                return name
+        for number, present in zip(self._open, self._present_in_modules, strict=True):
+            for name in present_of(self._names, modules[number]) - present:
                 return name
         try:
             read = self._read()
         except READ_ERRORS:
             return "something that it reached"
-        for now, (value, origin) in zip(read, self._reached, strict=True):
-            if _differ(now, value):
+        for now, (value, origin) in zip(read, (*self._reached, *self._present), strict=True):
+            if origin.names is None and _differ(now, value):
                 return origin.name
-        if same_modules and self._renewals:
-            self._renewals -= 1
-            self._look()
+            for later in now - value if origin.names is not None else ():
+                return str(later)
         return None
 
     def settle(self) -> None:
@@ -163,16 +182,23 @@ class PythonState:
         now = ((held, getattr(self._modules[held[0]], held[1], GONE)) for held in self._held)
         self._held = [held for held, value in now if not _differ(value, held[2])]
         self._reached = [(value, origin) for value, origin in self._reached if not _differ(_now(origin), value)]
-        self._look()
+        self._present = [(value, origin) for _, origin in self._present if (value := _now(origin)) is not GONE]
+        self._begin()
 
-    def _look(self) -> None:
-        """Look at where all ways lead to now, so that later calls have to ask for no more than whether they still do."""
-        self._read = reader([origin for _, origin in self._reached])
+    def _begin(self) -> None:
+        """Take what is there now for what was there then."""
+        self._present_in_modules = [present_of(self._names, self._modules[number]) for number in self._open]
+        self._read = reader([origin for _, origin in (*self._reached, *self._present)])
+        self._unchanged = self._look()
+
+    def _look(self) -> Unchanged | None:
+        """Where all ways lead to now, so that later calls have to ask for no more than whether they still do."""
         held = [(self._modules[number], name) for number, name, _ in self._held]
         try:
-            self._unchanged: Unchanged | None = Unchanged([origin for _, origin in self._reached], held)
+            ways = [origin for _, origin in (*self._reached, *self._present)]
+            return Unchanged(ways, held, (self._modules[number] for number in self._open))
         except READ_ERRORS:
-            self._unchanged = None
+            return None
 
 
 def _code_of(roots: Iterable[Found], kinds: set[type]) -> tuple[CodeRead, list[FunctionType]]:
@@ -208,6 +234,8 @@ def _values(roots: Iterable[Found], code: CodeRead) -> Iterator[Found]:
         else:
             kinds.add(type(value))
             yield type(value), Origin(way.name, type, way)
+            if _may_get_more(type(value), code):
+                yield _present(code.names, value, way)
     yield from _members(kinds, code.names)
 
 
@@ -258,14 +286,31 @@ def _members(kinds: Iterable[type], names: frozenset[str]) -> Iterator[Found]:
     """The methods and properties of users' classes that code names, with the way to each."""
     for base in {base for kind in kinds for base in kind.__mro__ if is_users(base.__module__)}:
         whole = Origin.at("", vars(base))
+        yield _present(names, vars(base), whole)
         for name in sorted(names & vars(base).keys() - _NO_MEMBERS):
             if is_descriptor(vars(base)[name]):
                 yield vars(base)[name], Origin(name, operator.itemgetter(name), whole)
 
 
+def _present(names: frozenset[str], whole: Any, way: Origin) -> Found:
+    """Of which names an object, or a class, has attributes by itself."""
+    return present_of(names, whole), Origin(way.name, functools.partial(present_of, names), way)
+
+
+def _may_get_more(kind: type, code: CodeRead) -> bool:
+    """Whether code would read attributes that an object of a class gets later: those in the place of methods of its class, and
+    any where code asks for what need not be there."""
+    users = (vars(base) for base in kind.__mro__ if is_users(base.__module__))
+    named = (members[name] for members in users for name in code.names & members.keys() - _NO_MEMBERS)
+    return code.may_miss or any(map(is_descriptor, named))
+
+
 def _attributes_of(module: torch.nn.Module, names: frozenset[str]) -> Iterator[Found | tuple[str, Any]]:
-    """The attributes of a module, and what it has of its class, that code names."""
+    """The attributes of a module, and what it has of its class, that code names, and None for parameters and buffers that are
+    registered without being there."""
     own = vars(module)
+    for registered in (module._parameters, module._buffers):
+        yield from ((name, None) for name in sorted(names & registered.keys()) if registered[name] is None)
     for name in sorted((names & own.keys()) | (_plain_members(type(module), names) - _OF_MODULES)):
         if name not in _OF_MODULES and name != FORWARD:
             yield name, own[name] if name in own else getattr(module, name, GONE)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from mugraph.frontend.calls.origins import READ_ERRORS, Origin, attribute_of, cell_of, global_attribute_of, global_of
+from mugraph.frontend.calls.origins import (
+    READ_ERRORS,
+    Origin,
+    attribute_of,
+    cell_of,
+    dictionaries_of,
+    global_attribute_of,
+    global_of,
+    open_slots,
+    present_of,
+)
 
 _Look = tuple[Callable[..., Any], Any, Any]
 """A function, an object and what is asked of it, as an attribute or a key."""
@@ -22,8 +32,8 @@ class Unchanged:
     Raises one of `READ_ERRORS` where a way has ended, and LookupError for a way with a step that this does not know.
     """
 
-    def __init__(self, ways: Sequence[Origin], more: Sequence[tuple[Any, str]] = ()) -> None:
-        """`more` are further attributes, each an object and a name."""
+    def __init__(self, ways: Sequence[Origin], more: Sequence[tuple[Any, str]] = (), sized: Iterable[Any] = ()) -> None:
+        """`more` are further attributes, each an object and a name; `sized` are objects that must get no further ones."""
         looks: dict[tuple[Any, ...], _Look] = {}
         values: dict[int, Any] = {}
         for way in ways:
@@ -35,6 +45,7 @@ class Unchanged:
         for asked, name in more:
             ask, place, key = _look_at(asked, name)
             looks[ask, id(place), key] = (ask, place, key)
+        looks |= {(len, id(held), None): (len, held, None) for whole in sized for held in dictionaries_of(whole)}
         self._sized = [asked for ask, asked, _ in looks.values() if ask is len]
         self._lengths = list(map(len, self._sized))
         self._looks: list[tuple[Callable[..., Any], list[Any], list[Any], list[Any]]] = []
@@ -83,12 +94,10 @@ def _looks(way: Origin, whole: Any) -> list[_Look]:
 
 def _look_at(whole: Any, name: str) -> _Look:
     """What asks for an attribute: where an object has it by itself, its dictionary, which runs no code of its class."""
-    try:
-        own = vars(whole)
-    except TypeError:
-        own = None
-    alike = type(own) is dict and name in own and own[name] is getattr(whole, name, None)
-    return (operator.getitem, own, name) if alike else (getattr, whole, name)
+    for own in dictionaries_of(whole):
+        if type(own) is dict and name in own and own[name] is getattr(whole, name, None):
+            return operator.getitem, own, name
+    return getattr, whole, name
 
 
 def _looks_of_partial(step: functools.partial[Any], whole: Any) -> list[_Look]:
@@ -99,6 +108,8 @@ def _looks_of_partial(step: functools.partial[Any], whole: Any) -> list[_Look]:
             return [(getattr, whole.__closure__[number], "cell_contents")]
         case (func, (str(name),)) if func is global_of:
             return [(operator.getitem, whole.__globals__, name)]
+        case (func, (frozenset() as names,)) if func is present_of and not open_slots(names, whole):
+            return [(len, held, None) for held in dictionaries_of(whole)]
         case (func, (str(name), str(attribute))) if func is global_attribute_of:
             return [(operator.getitem, whole.__globals__, name), (getattr, whole.__globals__[name], attribute)]
     raise LookupError(step)
