@@ -92,16 +92,32 @@ def test_calls_give_and_change_what_the_function_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["of a result", "of an argument"])
-def test_what_is_written_to_a_dropout_that_drops_nothing_is_written_to_its_operand(own: bool) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda y: torch.nn.functional.dropout(y, 0.5, training=False),
+        lambda y: torch.nn.functional.dropout(y, 0.0),
+        lambda y: y.type_as(y),
+        lambda y: y.type_as(torch.empty(0, dtype=torch.float64)).float(),
+    ],
+    ids=["dropout", "dropout of none", "same type", "other type"],
+)
+def test_what_is_written_to_what_a_call_gives_is_written_to_its_operand_where_that_is_given(given: Any, own: bool) -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x * 2 if own else x
-        torch.nn.functional.dropout(y, 0.5, training=False).add_(1)
+        given(y).add_(1)
         return torch.tanh(y @ w), y * 3
 
     x, w = torch.randn(8, 16), torch.randn(16, 24)
     opt = mugraph.superoptimize(fn, (x.clone(), w), budget=10.0, profile=False)
     wanted, got = x.clone(), x.clone()
     same([*opt(got, w), got], [*fn(wanted, w), wanted])
+
+
+@pytest.mark.parametrize(("p", "train"), [(0.5, False), (0.0, True)])
+def test_a_native_dropout_that_drops_nothing_is_refused(p: float, train: bool) -> None:
+    with pytest.raises(UnsupportedOperator, match=r"aten\.native_dropout: it drops nothing; call torch\.nn\.functional"):
+        mugraph.superoptimize(lambda x: torch.native_dropout(x, p, train)[0].add_(1) @ x, (torch.randn(8, 8),), profile=False)
 
 
 def test_the_example_is_a_layer_of_which_most_is_programs() -> None:

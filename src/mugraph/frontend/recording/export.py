@@ -25,11 +25,11 @@ from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, Unsupporte
 from mugraph.frontend.calls.objects import leaves_of
 from mugraph.frontend.calls.origins import likely_captured
 from mugraph.frontend.calls.pytree import Arguments
-from mugraph.frontend.operators.torch_casts import arguments_of_call
 from mugraph.frontend.recording.calls import Calls, calls_any
 from mugraph.frontend.recording.compiler_questions import heard
 from mugraph.frontend.recording.composites import fewer_overrides, has_operators_of_others
 from mugraph.frontend.recording.decompositions import composite_decompositions, decompositions
+from mugraph.frontend.recording.given_operands import with_operands_as_given
 from mugraph.frontend.recording.kept_tensors import Held, Made
 from mugraph.frontend.recording.quiet import quietly
 from mugraph.frontend.recording.watch import Watch, like
@@ -227,7 +227,7 @@ def recorded_at_all_sizes(
         _check_conditions(calls.graph)
         program = torch.export.export(written_out(calls), *stand_ins, dynamic_shapes=positional if args else named, strict=False)
         _check_conditions(program.graph)
-        return _with_dropouts_that_give_their_operand(program)
+        return with_operands_as_given(program)
 
 
 @contextlib.contextmanager
@@ -305,19 +305,7 @@ def _types_of_results(program: ExportedProgram) -> list[torch.dtype | None]:
 
 
 def _exported(recorder: Recorder, examples: Sequence[torch.Tensor]) -> ExportedProgram:
-    return _with_dropouts_that_give_their_operand(torch.export.export(recorder, tuple(map(like, examples)), strict=False))
-
-
-def _with_dropouts_that_give_their_operand(program: ExportedProgram) -> ExportedProgram:
-    """The program, in which dropouts that drop nothing are casts to the type that a tensor has: both give the tensor itself. What
-    PyTorch takes such a dropout apart into gives a copy, which is another tensor to who writes to it."""
-    for node in program.graph.nodes:
-        if node.target is torch.ops.aten.dropout.default:
-            tensor, p, train = arguments_of_call(node)
-            if p == 0 or not train:
-                node.target, node.args, node.kwargs = torch.ops.aten.to.dtype, (tensor, node.meta["val"].dtype), {}
-    program.graph_module.recompile()
-    return program
+    return with_operands_as_given(torch.export.export(recorder, tuple(map(like, examples)), strict=False))
 
 
 def _refuse(name: str, error: Exception | SystemExit) -> NoReturn:
