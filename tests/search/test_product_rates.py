@@ -226,6 +226,24 @@ def test_blocks_of_few_rows_each_read_all_weights(cores: int) -> None:
     assert 1.2 < by_rows / by_columns < 1.6
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "rows"),
+    [
+        ((4, 16, 128), (128, 512), 64),
+        ((4, 16, 128), (4, 128, 512), 16),
+        ((2, 4, 16, 128), (4, 128, 512), 32),
+        ((16, 128), (4, 128, 512), 16),
+    ],
+)
+def test_of_weights_that_are_several_matrices_each_multiplies_its_own_rows(
+    left: tuple[int, ...], right: tuple[int, ...], rows: int
+) -> None:
+    """Which were predicted to read as many weights as if each matrix multiplied the rows of all."""
+    device = with_product_rate(product(left, right, DType.BF16).with_constants(["w"]), AMX)
+    assert device == AMX.multiplying(RightFactor.PACKED, DType.BF16, rows)
+    assert device.product_rows == rows
+
+
 def test_blocks_of_many_rows_may_be_parts_of_them() -> None:
     """Where a part of the rows multiplies as fast as all of them."""
     device = with_product_rate(product((1024, 2048), (2048, 2048), DType.BF16).with_constants(["w"]), TWO_CORES)

@@ -36,7 +36,7 @@ def _multiplying(program: Graph, product: Node, device: Device) -> Device:
     A library multiplies several pairs of matrices by code of its own, of whatever size they are.
     """
     left, right = program.tensor(product.inputs[0]), program.tensor(product.inputs[-1])
-    rows = math.prod(left.shape[:-1])
+    rows = math.prod(product.output.shape[:-1]) // math.prod(right.shape[:-2])  # of each right matrix
     if owner_of(program, product.inputs[-1]).node in program.constants:
         return device.multiplying(RightFactor.PACKED, left.dtype, rows)
     if math.prod(right.shape[:-2]) == 1:
