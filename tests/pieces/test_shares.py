@@ -124,6 +124,23 @@ def test_what_is_tried_again_in_a_scarce_time_ends_with_something_too(monkeypatc
     assert [share.enough for share in again] == [first_seconds()]
 
 
+def test_what_was_hurried_for_one_graph_is_not_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which were given no more than the first muGraph of what there had been no time for before, however much they had."""
+    given: list[Share] = []
+
+    class Late(Given):
+        def _tried(self, piece: Piece, *args: Any) -> PieceOutcome:
+            given.append(self._share_of(piece))
+            return PieceOutcome(None, "the time ran out", late=True)
+
+    pieces = pieces_of(lambda x: (x * x).sum(-1), torch.randn(4, 8))
+    optimizer, whole, other = Late(Clock(monkeypatch)), Deadline(60.0), Deadline(60.0)
+    optimizer.outcomes(pieces, {}, Deadline(10.0), until=whole, hurried=pieces)
+    optimizer.outcomes(pieces, {}, Deadline(20.0), until=whole)
+    optimizer.outcomes(pieces, {}, Deadline(40.0), until=other)
+    assert [share.enough for share in given] == [first_seconds(), first_seconds(), 40.0]
+
+
 def test_a_lone_piece_has_all_the_time_however_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = Given(Clock(monkeypatch, slowdown=20.0))
     optimizer.outcomes(pieces_of(lambda x: (x * x).sum(-1), torch.randn(4, 8)), {}, Deadline(60.0))

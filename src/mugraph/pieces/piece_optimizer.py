@@ -119,8 +119,9 @@ class Optimizer:
         self._refused: Superoptimized | None = None
         self._shares: dict[str, Share] = {}
         """What each piece was given when it was tried last."""
-        self._hurried: frozenset[str] = frozenset()
-        """The pieces of which no more than the first muGraph was wanted, as others waited."""
+        self._hurried: dict[str, Deadline] = {}
+        """The pieces of which no more than the first muGraph was wanted, as others waited, with the deadline of their graph: for
+        another one more may be wanted."""
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -200,18 +201,19 @@ class Optimizer:
 
         unknown = self._in_order({key: distinct[key] for key in distinct if key not in self._outcomes}, by_bytes, deadline)
         worth = {key: often[key] * max(0.0, self._saving(distinct[key]).seconds) for key in unknown}
-        scarce = len(unknown) > 1 and is_scarce(deadline, len(unknown))
+        scarce, whole = len(unknown) > 1 and is_scarce(deadline, len(unknown)), deadline if until is None else until
         for number, key in enumerate(unknown):  # what small ones leave is for large ones
             fraction = fraction_of(key, unknown[number:], distinct, worth)
             share = Share.of(deadline, fraction, until, self._seconds_of_duel(distinct[key]))
             if scarce or distinct[key] in hurried:
-                share, self._hurried = share.of_the_first, self._hurried | {key}
+                share, self._hurried[key] = share.of_the_first, whole
             self._try(key, distinct[key], share, graphs)
             if decided is not None and self._outcomes[key].runs and number + 1 < len(unknown):
                 known = zip(pieces, map(self._outcomes.get, keys), strict=True)
                 decided({piece: outcome for piece, outcome in known if outcome is not None})
         needy = [key for key in distinct if self._outcomes[key].wants_time and not once]
-        self._try_again(sorted(needy, key=by_bytes), distinct, graphs, deadline, until, self._hurried)
+        still_hurried = [key for key in needy if self._hurried.get(key) is whole]
+        self._try_again(sorted(needy, key=by_bytes), distinct, graphs, deadline, until, still_hurried)
         return [self._outcomes[key] for key in keys]
 
     def seconds_given(self, piece: Piece) -> float | None:
