@@ -66,6 +66,18 @@ PAIRS = {
     "numbers found by a mask": Pair(lambda x: x[x > 0] * 2, lambda x: x[x > 0] * 2, floats((4, 8)), UNDECIDED),
     "a variance of one number": Pair(lambda x: x.var(-1) * 0, lambda x: 0 * x.sum(-1), floats((4, 1)), UNDECIDED),
     "twice a variance of one number": Pair(lambda x: x.var(-1) * 2, lambda x: x.var(-1) + x.var(-1), floats((4, 1)), UNDECIDED),
+    "a variance of one number beside one of 8 bits": Pair(
+        lambda x, y: (x + y.float()).var(-1) * 2,
+        lambda x, y: 2 * (x + y.float()).var(-1),
+        lambda: (torch.randn(4, 1), torch.ones(4, 1).to(torch.float8_e4m3fn)),
+        UNDECIDED,
+    ),
+    "a function of lengths below 1": Pair(
+        lambda x: (1 - x.norm(dim=-1)).sqrt().logcumsumexp(0) * 2,
+        lambda x: 2 * (1 - x.norm(dim=-1)).sqrt().logcumsumexp(0),
+        floats((4, 64)),
+        EQUAL,
+    ),
     "another operand": Pair(
         lambda x, y: ((x + y) * 2).logcumsumexp(0) * 3,
         lambda x, y: (x * 2 + y).logcumsumexp(0) * 3,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sympy
 import torch
 import torch.nn.functional as F
 
@@ -15,6 +17,7 @@ import mugraph
 from mugraph import Dim
 from mugraph.errors import InvalidInput, ShapeMismatch
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
+from mugraph.frontend.symbolic_sizes.size_numbers import SizeNumber
 from mugraph.testing.summed_functions import (
     Member,
     counts_of,
@@ -225,6 +228,12 @@ def test_sizes_far_off_at_which_a_number_made_of_the_size_vanishes_are_looked_at
     verdict = asked(left, right, dim=FROM_TWO)
     assert verdict.outcome == outcome, verdict
     assert verdict.sizes[-1] == {"n": seen} or f"at n = {seen}:" in verdict.reason
+
+
+def test_a_number_that_is_zero_at_all_sizes_has_no_degree() -> None:
+    size = sympy.Symbol("n")
+    number = SizeNumber.of(SimpleNamespace(node=SimpleNamespace(expr=size - size)), {size: "n"})  # type: ignore[arg-type]
+    assert number == SizeNumber({"n": 0}, positive=False, vanishing={})
 
 
 def test_numbers_that_vanish_and_divide_nothing_ask_for_no_further_sizes() -> None:

@@ -50,7 +50,13 @@ _FAR = 1e-3
 _NEAR = 1e-7
 _DRAWS = 3
 """Random inputs at which a difference is looked for."""
-_CHANGES: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (torch.clone, torch.abs, lambda x: -x.abs(), lambda x: 100 * x)
+_CHANGES: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (
+    torch.clone,
+    torch.abs,
+    lambda x: -x.abs(),
+    lambda x: 100 * x,
+    lambda x: x / 100,
+)
 """Of random numbers, for inputs at which functions may have a value."""
 
 
@@ -314,7 +320,8 @@ class _Comparison:
         if not looked:
             return ""
         for draw, change in enumerate(_CHANGES):
-            inputs = {place: change(x) if x.is_floating_point() else x for place, x in self._drawn(self.seed + draw).items()}
+            drawn = self._drawn(self.seed + draw)
+            inputs = {place: change(x) if x.dtype is torch.float64 else x for place, x in drawn.items()}
             try:
                 results = [self._run(side, inputs) for side in sides]
             except Exception:  # a call that refuses such numbers: nothing is known of values

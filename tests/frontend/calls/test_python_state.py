@@ -400,6 +400,21 @@ def _tried(module: Any, x: torch.Tensor) -> Any:
         return x
 
 
+def _tried_whatever_happens(module: Any, x: torch.Tensor) -> Any:
+    try:
+        return x * module.late
+    except Exception:
+        return x
+
+
+class Cached:
+    """Keeps what a property gives."""
+
+    @functools.cached_property
+    def rate(self) -> float:
+        return 2.0
+
+
 def _weight() -> nn.Parameter:
     return nn.Parameter(torch.ones(4))
 
@@ -411,6 +426,8 @@ LATER: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], None]]] = {
     "with a default": (lambda: Held(None, lambda m, x: x * getattr(m, "late", 1.0)), setting("late", 3.0)),
     "asked for": (lambda: Held(None, lambda m, x: x * m.late if hasattr(m, "late") else x), setting("late", 3.0)),
     "tried": (lambda: Held(None, _tried), setting("late", 3.0)),
+    "tried, whatever happens": (lambda: Held(None, _tried_whatever_happens), setting("late", 3.0)),
+    "in the place of what a property kept": (lambda: Held(Cached(), lambda m, x: x * m.config.rate), setting("config.rate", 3.0)),
     "tensor with a default": (lambda: Held(None, lambda m, x: x * getattr(m, "late", 1.0)), setting("late", torch.ones(4))),
     "parameter with a default": (
         lambda: Held(None, lambda m, x: x * getattr(m, "late", 1.0)),
@@ -436,6 +453,30 @@ def test_what_code_reads_may_be_there_later(case: str) -> None:
     assert changed(state, module) is None, "no code reads that"
     change(module)
     assert changed(state, module) is not None
+
+
+def test_what_comes_later_in_the_place_of_another_attribute() -> None:
+    module = Held(None, lambda m, x: x * getattr(m, "late", 1.0))
+    setattr(module, "unread", 1)  # noqa: B010  # modules declare tensors and modules alone
+    state = state_of(module)
+    del module.unread
+    setattr(module, "late", 3.0)  # noqa: B010
+    assert changed(state, module) == "late"
+
+
+def test_what_a_property_of_a_module_kept() -> None:
+    class Keeping(nn.Module):
+        @functools.cached_property
+        def rate(self) -> float:
+            return 2.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.rate
+
+    module = Keeping()
+    state = state_of(module)
+    vars(module)["rate"] = 3.0
+    assert changed(state, module) == "rate"
 
 
 def test_what_a_class_gets_later() -> None:

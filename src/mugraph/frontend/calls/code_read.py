@@ -17,7 +17,7 @@ _BY_TEXT = frozenset({"getattr", "hasattr", "attrgetter"})
 """Functions that read attributes whose names are texts."""
 _OF_ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
 """Names by which code reads all attributes of an object."""
-_MAY_MISS = _BY_TEXT | {"AttributeError"}
+_MAY_MISS = _BY_TEXT | {"AttributeError", "Exception", "BaseException"}
 """Names by which code reads attributes that need not be there."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 import operator
 import sys
 from collections import deque
@@ -182,8 +183,20 @@ class PythonState:
         now = ((held, getattr(self._modules[held[0]], held[1], GONE)) for held in self._held)
         self._held = [held for held, value in now if not _differ(value, held[2])]
         self._reached = [(value, origin) for value, origin in self._reached if not _differ(_now(origin), value)]
+        self._add_kept()
         self._present = [(value, origin) for _, origin in self._present if (value := _now(origin)) is not GONE]
         self._begin()
+
+    def _add_kept(self) -> None:
+        """Add what properties gave since then and keep, for others may set it; a counter is none of these."""
+        for number, present in zip(self._open, self._present_in_modules, strict=True):
+            module = self._modules[number]
+            self._held += [(number, name, value) for name, value in _kept(module, present_of(self._names, module) - present)]
+        for present, origin in self._present:
+            if origin.whole is not None and (whole := _now(origin.whole)) is not GONE:
+                for name, value in _kept(whole, present_of(self._names, whole) - present):
+                    way = Origin(f"{origin.name}.{name}", functools.partial(attribute_of, name), origin.whole)
+                    self._reached.append((value, way))
 
     def _begin(self) -> None:
         """Take what is there now for what was there then."""
@@ -322,6 +335,15 @@ def _of_classes(modules: Sequence[torch.nn.Module], names: frozenset[str]) -> It
         for name in _plain_members(type(module), names) - vars(module).keys() - _OF_MODULES:
             if is_opened(value := getattr(module, name, None)):
                 yield value, Origin.of_attribute(module, name)
+
+
+def _kept(whole: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """What an object keeps of properties of these names; tensors and modules are looked at elsewhere."""
+    for name in sorted(names):
+        is_kept = isinstance(inspect.getattr_static(type(whole), name, None), functools.cached_property)
+        value = vars(whole).get(name, GONE) if is_kept else GONE
+        if value is not GONE and not isinstance(value, (torch.Tensor, torch.nn.Module)):
+            yield name, value
 
 
 def _now(origin: Origin) -> Any:

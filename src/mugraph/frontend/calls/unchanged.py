@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from mugraph.frontend.calls.origins import (
@@ -48,6 +50,8 @@ class Unchanged:
         looks |= {(len, id(held), None): (len, held, None) for whole in sized for held in dictionaries_of(whole)}
         self._sized = [asked for ask, asked, _ in looks.values() if ask is len]
         self._lengths = list(map(len, self._sized))
+        self._keyed = [held for held in self._sized if type(held) in (dict, MappingProxyType)]
+        self._last_keys = self._newest_keys()
         self._looks: list[tuple[Callable[..., Any], list[Any], list[Any], list[Any]]] = []
         for kind in _ASKED:
             objects = [asked for ask, asked, _ in looks.values() if ask is kind]
@@ -64,7 +68,11 @@ class Unchanged:
             same = all(all(map(operator.is_, map(ask, asked, keys), gave)) for ask, asked, keys, gave in self._looks)
         except READ_ERRORS:
             return False
-        return same and list(map(len, self._sized)) == self._lengths
+        return same and list(map(len, self._sized)) == self._lengths and self._newest_keys() == self._last_keys
+
+    def _newest_keys(self) -> list[Any]:
+        """The last key of each dictionary, which is another where one has come and another has gone."""
+        return list(map(next, map(reversed, self._keyed), itertools.repeat(None)))
 
 
 def _with_whole(way: Origin) -> Iterator[Origin]:

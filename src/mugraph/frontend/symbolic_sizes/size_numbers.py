@@ -30,7 +30,7 @@ class SizeNumber:
             raise SizeMatters(f"{value} is no polynomial in the sizes")
         degrees = dict.fromkeys(names.values(), 0)
         for symbol, name in names.items():
-            degrees[name] += int(polynomial.degree(symbol))
+            degrees[name] += int(max(polynomial.degree(symbol), 0))  # of 0 it is less than any number
         positive = all(number > 0 for number in polynomial.coeffs())
         varying = [name for name, degree in degrees.items() if degree]
         vanishing = {} if positive or len(varying) != 1 else {varying[0]: _around_roots(polynomial)}
