@@ -556,3 +556,24 @@ def test_what_cannot_be_compared_is_another() -> None:
     assert changed(state, module) is None
     module.config.scale = Unlike((2, 2))
     assert changed(state, module) is not None
+
+
+class WithScripted(nn.Module):
+    """A module of which a part is compiled by TorchScript, and whose code asks for what may come later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = torch.jit.trace(nn.Linear(4, 4), X)  # type: ignore[no-untyped-call]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.part(x) * getattr(self, "gain", 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_modules_that_torchscript_compiled_are_looked_at() -> None:
+    model = WithScripted()
+    reached = ReachedModules(model)
+    state = PythonState(model, reached.modules)
+    assert state.changed(reached.modules) is None
+    model.gain = 2.0
+    assert state.changed(reached.modules) == "gain"

@@ -303,7 +303,7 @@ def open_slots(names: frozenset[str], whole: Any) -> frozenset[str]:
 def present_of(names: frozenset[str], whole: Any) -> frozenset[str]:
     """Those of the names that an object has attributes of by itself."""
     slots = names.intersection(_slots(type(whole))) - open_slots(names, whole)
-    return slots.union(*(names & held.keys() for held in dictionaries_of(whole)))
+    return slots.union(*(names.intersection(held.keys()) for held in dictionaries_of(whole)))
 
 
 def attribute_of(name: str, whole: Any) -> Any:

@@ -323,7 +323,7 @@ def _attributes_of(module: torch.nn.Module, names: frozenset[str]) -> Iterator[F
     registered without being there."""
     own = vars(module)
     for registered in (module._parameters, module._buffers):
-        yield from ((name, None) for name in sorted(names & registered.keys()) if registered[name] is None)
+        yield from ((name, None) for name in sorted(names.intersection(registered.keys())) if registered[name] is None)
     for name in sorted((names & own.keys()) | (_plain_members(type(module), names) - _OF_MODULES)):
         if name not in _OF_MODULES and name != FORWARD:
             yield name, own[name] if name in own else getattr(module, name, GONE)

@@ -46,6 +46,12 @@ def _native_dropout(node: fx.Node) -> None:
         raise UnsupportedOperator("operator aten.native_dropout: it drops nothing; call torch.nn.functional.dropout instead")
 
 
+def _type_as(node: fx.Node) -> None:
+    """A tensor of the type and on the device of another one is itself."""
+    if node.meta["val"].device == node.all_input_nodes[0].meta["val"].device:
+        _cast(node)
+
+
 def _cast(node: fx.Node) -> None:
     """Make a call a cast of its first operand to the type that it gives, which of that type is the operand itself."""
     node.target, node.args, node.kwargs = torch.ops.aten.to.dtype, (node.args[0], node.meta["val"].dtype), {}
@@ -54,6 +60,6 @@ def _cast(node: fx.Node) -> None:
 _SPELLED: Mapping[Any, Callable[[fx.Node], None]] = {
     torch.ops.aten.dropout.default: _dropout,
     torch.ops.aten.native_dropout.default: _native_dropout,
-    torch.ops.aten.type_as.default: _cast,
+    torch.ops.aten.type_as.default: _type_as,
 }
 """What becomes of calls of these operators."""
