@@ -542,6 +542,8 @@ def test_tensors_without_numbers_and_mapped_ones(optimized: Optimized[..., torch
     close(tangent, torch.func.jvp(lambda x: norm_linear(x, W), (X,), (X,))[1])
     compiled = torch.compile(lambda x, w: optimized(x, w) + 1, backend="eager", fullgraph=True)
     close(compiled(X, W), norm_linear(X, W) + 1)
+    traced = torch.jit.trace(lambda x, w: optimized(x, w) + 1, (X, W), check_trace=False)
+    close(traced(2 - X, W), norm_linear(2 - X, W) + 1)
 
 
 def test_values_that_have_no_hash() -> None:
