@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mugraph.devices import device_for
+from mugraph.frontend import trace
 from mugraph.frontend.operators.choices import at_most, isnan, logical_not, select
 from mugraph.ir import DType, Graph
 from mugraph.ir.evaluate import evaluate
@@ -80,6 +81,22 @@ def test_every_function_at_special_values(target: str) -> None:
     program.output(*(made(*inputs[:arity]) + 0.25 for arity, made in FUNCTIONS.values()))
     results = run(program.graph, target, *points)
     assert np.isnan(results[list(FUNCTIONS).index("select")]).any()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(torch.relu, torch.nn.functional.relu6, torch.nn.functional.leaky_relu),
+        *(lambda x: x.clamp(min=0), lambda x: x.clamp(max=0), lambda x: x.clamp(0, 1), lambda x: x.clamp(-1, 0)),
+    ],
+    ids=["relu", "relu6", "leaky_relu", "at least 0", "at most 0", "from 0 on", "up to 0"],
+)
+def test_zeros_keep_the_signs_that_they_have_in_pytorch(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """1 / relu(-0.0) is -inf there, on a CPU."""
+    zeros = torch.tensor([[0.0, -0.0, -0.0, 0.0, 0.0]]).expand(7, 5).contiguous()
+    _, executable = kernels_of(trace(function, (zeros,)).graph, "cpu")
+    (result,) = executable(zeros)
+    np.testing.assert_array_equal(np.signbit(np.asarray(result)), np.asarray(torch.signbit(function(zeros))))
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -73,6 +73,7 @@ class TorchArrays:
         if functorch.maybe_current_level() is not None:
             raise InvalidInput(f"kernels cannot be mapped or differentiated (torch.vmap, torch.func); {_INSTEAD}")
         tracing = self.torch._C._get_dispatch_mode(self.torch._C._TorchDispatchModeKey.PROXY) is not None
+        tracing = tracing or self.torch._C._get_tracing_state() is not None  # by torch.jit.trace
         if other := next((kind for kind in map(type, arrays) if kind not in self.kinds), None):
             raise InvalidInput(f"a {other.__name__} has no values that kernels could read; {_INSTEAD}")
         if tracing:
@@ -117,9 +118,11 @@ class TorchArrays:
         check: Callable[..., bool] = guards(*arrays, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
         count, misaligned, pointer = len(arrays), self.alignment - 1, self.pointer
         modes, differentiation = self.torch._C._len_torch_dispatch_stack, self.forward_ad
+        traced = self.torch._C._get_tracing_state
 
         def recognized(arrays: Sequence[Any]) -> list[int] | None:
-            if len(arrays) != count or differentiation._current_level >= 0 or modes() or not check(*arrays):
+            watched = differentiation._current_level >= 0 or modes() or traced() is not None
+            if len(arrays) != count or watched or not check(*arrays):
                 return None
             addresses = [*map(pointer, arrays)]
             if misaligned:

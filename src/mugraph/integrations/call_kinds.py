@@ -83,7 +83,8 @@ def stands_for_others(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether tensors have no numbers that kernels could read: traced, mapped, with tangents, or of classes of their own; or
     somebody watches what is done to them."""
     transformed = torch._C._functorch.maybe_current_level() is not None
-    if transformed or torch._C._len_torch_dispatch_stack() > 0 or functions_are_watched():
+    traced = torch._C._get_tracing_state() is not None  # by torch.jit.trace
+    if transformed or traced or torch._C._len_torch_dispatch_stack() > 0 or functions_are_watched():
         return True
     return forward_ad._current_level >= 0 or any(type(tensor) not in _VALUES for tensor in tensors)
 

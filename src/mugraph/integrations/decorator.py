@@ -7,6 +7,7 @@ always did. With `background` our backend of `torch.compile` runs the function i
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import threading
@@ -14,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
@@ -295,6 +296,14 @@ class Optimized(Shared, Generic[P, R]):
         if own is None or getattr(own.fn, "__self__", None) is not instance:  # none yet, or that of what this is a copy of
             own = instance.__dict__[self._attribute] = Optimized(self.fn.__get__(instance, owner), self.settings)
         return own
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A module that is copied, or an object with its method, is optimized anew, with its own tensors; functions stay."""
+        fn = copy.deepcopy(self.fn, memo)
+        if fn is self.fn:
+            return self
+        within: Self | None = memo.get(id(self))  # of a module that has this object as an attribute
+        return type(self)(fn, self.settings) if within is None else within
 
     def __reduce__(self) -> Any:
         """Pickled with the instance whose method it is, it is left out: what is read back is optimized anew."""

@@ -271,7 +271,7 @@ class Shared:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def __reduce__(self) -> NoReturn:

@@ -267,7 +267,7 @@ _ROWS = (
     ),
     opaque("silu", "({0} / (1.0f + exp(-{0})))", lambda x: x * meanings.sigmoid(x), paper="SiLU"),
     opaque("sigmoid", "(1.0f / (1.0f + exp(-{0})))", meanings.sigmoid),
-    _picking(opaque("relu", "max({0}, 0.0f)", lambda x: np.maximum(x, 0.0), cost=1), 0),
+    _picking(opaque("relu", "max(0.0f, {0})", lambda x: np.maximum(x, 0.0), cost=1), 0),
     opaque("gelu", "(0.5f * {0} * (1.0f + erf({0} * 0.70710678f)))", lambda x: 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))),
     opaque("tanh", "tanh({0})", np.tanh),
     opaque("log", "log({0})", meanings.log),
