@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 import torch.nn.functional as F
 

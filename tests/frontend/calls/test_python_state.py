@@ -561,6 +561,8 @@ def test_what_cannot_be_compared_is_another() -> None:
 class WithScripted(nn.Module):
     """A module of which a part is compiled by TorchScript, and whose code asks for what may come later."""
 
+    gain: float
+
     def __init__(self) -> None:
         super().__init__()
         self.part = torch.jit.trace(nn.Linear(4, 4), X)  # type: ignore[no-untyped-call]
