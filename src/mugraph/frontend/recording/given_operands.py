@@ -13,7 +13,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from mugraph.errors import UnsupportedOperator
-from mugraph.frontend.operators.torch_casts import arguments_by_name
+from mugraph.frontend.operators.torch_casts import arguments_by_name, draws_random_numbers
 
 
 def with_operands_as_given(program: ExportedProgram) -> ExportedProgram:
@@ -21,16 +21,16 @@ def with_operands_as_given(program: ExportedProgram) -> ExportedProgram:
 
     Raises UnsupportedOperator where what is recorded does not say which.
     """
-    for node in [*program.graph.nodes]:
-        if node.target in _SPELLED:
-            _SPELLED[node.target](node)
-    program.graph_module.recompile()
+    nodes = [node for node in program.graph.nodes if node.target in _SPELLED]
+    for node in nodes:
+        _SPELLED[node.target](node)
+    if nodes:
+        program.graph_module.recompile()
     return program
 
 
 def _drops_nothing(dropout: fx.Node) -> bool:
-    given = arguments_by_name(dropout)
-    return given["p"] == 0 or given["train"] is False
+    return not draws_random_numbers(dropout) or arguments_by_name(dropout)["p"] == 0
 
 
 def _dropout(node: fx.Node) -> None:
