@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -57,8 +57,12 @@ class CodeRead:
 
 def reads_by_itself(kind: type) -> bool:
     """Whether a class finds attributes in a way of its own, so that names in code need not be those of attributes."""
-    own = (vars(base) for base in kind.__mro__ if is_users(base.__module__))
-    return any("__getattr__" in members or "__getattribute__" in members for members in own)
+    return any("__getattr__" in members or "__getattribute__" in members for members in members_by_users(kind))
+
+
+def members_by_users(kind: type) -> Iterator[Mapping[str, Any]]:
+    """What users' classes hold, of a class and its bases."""
+    return (vars(base) for base in kind.__mro__ if is_users(base.__module__))
 
 
 def is_descriptor(member: Any) -> bool:

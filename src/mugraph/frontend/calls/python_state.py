@@ -12,13 +12,13 @@ import inspect
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
-from mugraph.frontend.calls.code_read import CodeRead, is_descriptor, reads_by_itself
+from mugraph.frontend.calls.code_read import CodeRead, is_descriptor, members_by_users, reads_by_itself
 from mugraph.frontend.calls.origins import (
     CONTAINERS,
     PLAIN_VALUES,
@@ -290,8 +290,7 @@ def _steps_to_classes(value: Any, code: CodeRead | None) -> Iterator[tuple[str, 
 
 def _plain_members(kind: type, names: frozenset[str]) -> set[str]:
     """The names of what users' classes have for attributes of their instances, which are no methods."""
-    bases: Iterable[Mapping[str, Any]] = (vars(base) for base in kind.__mro__ if is_users(base.__module__))
-    named = ((name, members[name]) for members in bases for name in names & members.keys())
+    named = ((name, members[name]) for members in members_by_users(kind) for name in names & members.keys())
     return {name for name, member in named if not name.startswith("__") and not is_descriptor(member)}
 
 
@@ -313,8 +312,7 @@ def _present(names: frozenset[str], whole: Any, way: Origin) -> Found:
 def _may_get_more(kind: type, code: CodeRead) -> bool:
     """Whether code would read attributes that an object of a class gets later: those in the place of methods of its class, and
     any where code asks for what need not be there."""
-    users = (vars(base) for base in kind.__mro__ if is_users(base.__module__))
-    named = (members[name] for members in users for name in code.names & members.keys() - _NO_MEMBERS)
+    named = (members[name] for members in members_by_users(kind) for name in code.names & members.keys() - _NO_MEMBERS)
     return code.may_miss or any(map(is_descriptor, named))
 
 
