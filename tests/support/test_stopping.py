@@ -70,6 +70,14 @@ def is_running(process: int) -> bool:
     return not status.parent.parent.exists()
 
 
+def ends(process: int) -> bool:
+    """Whether a process to which somebody sent a signal ends by that, which takes until it is next run."""
+    until = time.monotonic() + 60
+    while is_running(process) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not is_running(process)
+
+
 def test_who_waits_for_processes_stops_and_they_are_killed(tmp_path: Path) -> None:
     work, told = Stoppable(), tmp_path / "told"
 
@@ -85,10 +93,7 @@ def test_who_waits_for_processes_stops_and_they_are_killed(tmp_path: Path) -> No
         work.stop()
         with pytest.raises(Stopped):
             waiting.result(100)
-    began, ends_by = int(told.read_text()), time.monotonic() + 60  # a signal ends a process only when that is next run
-    while is_running(began) and time.monotonic() < ends_by:
-        threading.Event().wait(0.01)
-    assert not is_running(began), "what the process began, too"
+    assert ends(int(told.read_text())), "what the process began, too"
 
 
 @pytest.mark.parametrize("calls", [1, 2, 5, 30])
