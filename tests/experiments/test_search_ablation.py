@@ -31,7 +31,7 @@ def test_a_cell_over_its_time_limit_says_so() -> None:
     assert not cell.exhausted
     assert cell.items_finished < cell.items
     assert str(cell).startswith("> ")
-    assert cell.seconds < 5
+    assert cell.seconds < 60, "to search all of it takes minutes"
 
 
 def test_larger_limits_of_a_variant_over_its_time_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
