@@ -31,7 +31,7 @@ WHOLE_PATHS = (
     *("test_api.py", "test_docs.py", "test_documented_commands.py"),
 )
 """Folders and files with tests of what is done with results, from the search to the call."""
-FEW_COMPILED = 4
+FEW_COMPILED = 2
 LITTLE_OPTIMIZED = "-O1"
 FREEZE_COUNT = gc.get_freeze_count
 
