@@ -556,7 +556,7 @@ def test_graphs_of_tensors_on_a_gpu_are_cut_for_targets_that_take_these(target: 
     with FakeTensorMode():
         inputs = torch.empty(32, 64, device="cuda"), torch.empty(64, device="cuda")
         module = make_fx(lambda x, g: torch.relu(torch.exp(x * g).cumsum(-1)) * 2 + 1)(*inputs)
-    options = PieceOptions(target=target, profile=False, cache="off")
+    options = PieceOptions(target=target, profile=False, cache="off", budget=600.0)
     optimized_graph.optimized(options, module, {}, BackgroundGraph(module.forward, Queue()), options.budget)
     compilation = last()
     assert len(compilation.partition.pieces) == 2
