@@ -101,11 +101,11 @@ def order_in_memory(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The dimensions from the outermost in memory to the innermost; None where they are in their order, or do not fill it."""
     if tensor.is_contiguous():
         return None
-    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)))
+    order = tuple(sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True))
     return order if tensor.permute(order).is_contiguous() else None
 
 
-def _lying_in(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+def _lying_in(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """A copy whose dimensions are in this order in memory."""
     return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 

@@ -1,9 +1,9 @@
 """What functions return: which tensors are the same or lie in the memory of another, and in which structure.
 
 Kernels write every result to memory of its own, in the order of its dimensions, and equal results once. In eager PyTorch a
-function may return a tensor twice, an argument, or a view of either, and a change of one then shows in the other: so the views are
-made again of what was computed. Its tensors may also lie otherwise, as images with their channels last do, and whoever calls it may
-ask for views that only such a tensor has.
+function may return a tensor twice, an argument, or a view of either, and a change of one then shows in the other: so the views
+are made again of what was computed. Tensors may also lie otherwise, as images with their channels last do, and callers may ask
+for views that only such a tensor has.
 """
 
 from __future__ import annotations
