@@ -204,3 +204,23 @@ def test_a_result_that_fails_while_it_is_timed_is_no_line(monkeypatch: pytest.Mo
     monkeypatch.setattr(baselines, "COMPILE_MODES", {})
     with pytest.raises(ValueError, match="ours"):
         compare(broken, double, (torch.ones(2),), rounds=3)
+
+
+def test_what_takes_seconds_is_told_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes tens of seconds, in which who waits would hear nothing."""
+    moments: list[str] = []
+
+    def compiling(fn: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        moments.append(mode)
+        return fn
+
+    monkeypatch.setattr(torch, "compile", compiling)
+    compare(double, double, (torch.ones(2),), rounds=1, tell=moments.append)
+    assert moments == [
+        "the result's calls and the function's own, also compiled by PyTorch",
+        "PyTorch compiles the function: torch.compile",
+        "default",
+        "PyTorch compiles the function: torch.compile max-autotune",
+        "max-autotune-no-cudagraphs",
+        "calls in turns: mugraph, torch eager, torch.compile, torch.compile max-autotune",
+    ]
