@@ -289,7 +289,7 @@ def test_what_there_was_no_time_for_ahead_is_proposed_again(late: bool) -> None:
     class Nothing(Decided):
         def _tried(self, piece: Piece, budget: float | None, *args: Any) -> PieceOutcome:
             assert budget is not None
-            assert budget <= 0.25 * 60.0, "what comes first may be in vain"
+            assert 0.5 * 60.0 < budget <= 0.6 * 60.0, "what comes first may be in vain, but saves nearly all there is to save"
             return Outcome(None, "nothing was found")
 
     module = recorded(summed, *LARGE)
