@@ -36,8 +36,8 @@ _log = logging.getLogger("mugraph.torch_compile")
 _ROUNDS = 3
 """Times that steps are joined: with what was joined before, and without what was in vain."""
 _AHEAD, _AHEAD_MOST = 0.25, 0.8
-"""The part of the budget for what comes before the steps: it may be in vain. It is larger, up to the most, where that is predicted
-to save as much of a call of the graph, and the most where it is all that the graph computes: little is left for the steps then."""
+"""The part of the budget for what comes before the steps: it may be in vain. It is larger, up to the most, where that is
+predicted to save as much of a call of the graph, and the most where it is all of the graph: little is left for the steps then."""
 _PART = 0.5
 """The part of what is left of it for each round."""
 _SECONDS = 20.0

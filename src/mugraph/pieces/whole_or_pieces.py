@@ -73,7 +73,7 @@ class FunctionSearch:
         return not self.settings.like and self.settings.search == "closure"
 
     def _too_little_time(self, program: Graph) -> str:
-        """Why a program as a whole would come to nothing in its part of the budget, on a machine as busy as it is; "" of others."""
+        """Why a program as a whole would come to nothing in its part of the budget, busy as the machine is; "" of others."""
         operators, seconds = len(program.kernels()), self.deadline.share(_share_of_whole(program))
         if operators <= _SHORT or seconds is None or seconds >= seconds_of_whole(operators):
             return ""

@@ -37,8 +37,8 @@ _PIECES_FIRST = 1 << 16
 _MANY_OPERATORS = 100
 """Operators beyond which that is so in any case: finding slices takes long."""
 _LOOKED_AT_IN_SLICES = 60
-"""Operators up to which the slices of a graph are found before it is known that it is to be proved: of some 100 that took ten times
-as long as their degrees in full size."""
+"""Operators up to which the slices of a graph are found before it is known that it is to be proved: of some 100 that took ten
+times as long as their degrees in full size."""
 _ROOTS_ROUNDS = 40
 """Tests without a bound where there are roots: with one root of each number, each hides a wrong sign in every second draw."""
 _NEITHER_LAW_ALONE = (
@@ -139,7 +139,7 @@ def is_beyond_tests(graph: Graph, max_error: float = 2**-40) -> bool:
     """Whether the degrees of a kernel graph alone are too large for a bound of tests: of what equals it, proofs in pieces at most
     have one (`mugraph.verifier.cut_points`).
 
-    Degrees in full size are as large as in slices or larger. Where these have no bound, slices are looked at, but for a long graph.
+    Degrees in full size are as large as in slices or larger. Where these have no bound, slices are looked at, unless it is long.
     """
     left, right, known = _sides(graph, graph, NOTHING)
     if not _have_no_bound(left, right, max_error):
