@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -488,6 +489,20 @@ def test_a_function_whose_time_is_over_before_its_pieces_are_searched_says_so() 
     assert not opt.found
     assert opt.report.coverage is not None
     assert [calls.reason for calls in opt.report.coverage.left] == [out_of_time("a muGraph was found")]
+
+
+def test_a_whole_out_of_reach_whose_time_is_over_says_that_its_pieces_were_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said that nothing clearly faster was found."""
+
+    def out_of_reach(*asked: Any, **given: Any) -> Any:
+        time.sleep(0.5)
+        raise UnsupportedOperator("too many axes at once")
+
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", out_of_reach)
+    opt = mugraph.superoptimize(rows, ROWS, budget=0.5, profile=False, cache="off")
+    assert not opt.found
+    assert opt.report.coverage is not None
+    assert [calls.reason for calls in opt.report.coverage.left] == [out_of_time("its pieces were searched")]
 
 
 def test_a_whole_whose_first_kernels_are_proved_is_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:
