@@ -277,20 +277,20 @@ def _are_same(condition: Any) -> bool:
     return len(terms) == 2 and all(term.is_Symbol for term in terms) and sum(terms.values()) == 0
 
 
-class _Called(torch.nn.Module):
+class _Module(torch.nn.Module):
     """A function as a module with one parameter: where a function calls nothing, Dynamo looks for an argument for each."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
         self.fn = fn
 
+
+class _Called(_Module):
     def forward(self, *args: Any) -> Any:
         return self.fn(*args)
 
 
-class _CalledByName(_Called):
-    """The same for arguments that are named."""
-
+class _CalledByName(_Module):
     def forward(self, **kwargs: Any) -> Any:
         return self.fn(**kwargs)
 
