@@ -79,13 +79,17 @@ def main(arguments: Sequence[str]) -> int:
     judges = {"spans": judged_span, "verified": judged_by_verify, "pairs": judged_family}
     counts, begun = Counter[str](record["counts"]), time.process_time() - record["seconds"]
     end = time.process_time() + options.seconds
-    for what, goal in goals.items():
-        while counts[what] < goal and time.process_time() < end:
-            seed = record["next"].get(what, 0)
-            record["wrong"] += judges[what](seed, counts)
-            record["next"][what] = seed + 1
-            record |= {"counts": dict(sorted(counts.items())), "seconds": time.process_time() - begun}
-            options.output.write_text(json.dumps(record, indent=1) + "\n")
+
+    def share(what: str) -> float:
+        """How much of what is wanted is there."""
+        return counts[what] / goals[what] if goals[what] else 1.0
+
+    while share(what := min(goals, key=share)) < 1 and time.process_time() < end:
+        seed = record["next"].get(what, 0)
+        record["wrong"] += judges[what](seed, counts)
+        record["next"][what] = seed + 1
+        record |= {"counts": dict(sorted(counts.items())), "seconds": time.process_time() - begun}
+        options.output.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))
     return 1 if record["wrong"] else 0
 
@@ -103,10 +107,12 @@ def judged_family(seed: int, counts: Counter[str]) -> list[str]:
     templates: list[Template] = []
     for plan in drawn_plans(seed, 5, MEMBERS):
         try:
-            members.append(Member(function_of(plan)))
-            templates.append(template_of_function(function_of(plan)))
+            member, template = Member(function_of(plan)), template_of_function(function_of(plan))
         except SizeMatters:
             counts["functions refused"] += 1
+            continue
+        members.append(member)
+        templates.append(template)
     wrong = []
     for (left, ours), (right, theirs) in itertools.combinations(zip(members, templates, strict=True), 2):
         wrong += judged_pair(left, right, left.deciding_sizes(right), seed, counts, "pairs")

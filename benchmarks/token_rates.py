@@ -8,8 +8,8 @@ one with each token (`dynamic`) and with one of a fixed size (`static`). A recor
 eager's; at which tokens of a first `generate` something was compiled (a graph by Dynamo or by mugraph, or a process begun,
 as compilers of C are) and how often in all later ones; and tokens per second, medians of rounds in which all three take turns, by
 the clock and by processor time. Of mugraph it says which share of the elements that eager PyTorch's calls read is read by no call
-of PyTorch, at each token behind the tenth (as `varying_sizes.py` counts them), and the same of a token whose graph is compiled
-for its very length (`share_of_one_size`). With `--padded` there are two prompts, of which one is shorter.
+of PyTorch, at each token behind the tenth (as `varying_sizes.py` counts them). With `--padded` there are two prompts, of which
+one is shorter.
 
 A model and a kind of cache are a process of their own. Records go to `benchmarks/results/token-rates.json`, one by one, and are
 not made again by the same sources. Exit code 1 where tokens differ. Needs `pip install mugraph[models]`.
@@ -135,19 +135,22 @@ class Generation:
 
 
 def rates_of(ways: dict[str, Forward], generation: Generation, tokens: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Tokens per second of each way, in turns, and how many times as fast as eager PyTorch it is."""
+    """Tokens per second of each way, in turns, how many times as fast as eager PyTorch it is, and how often it compiled."""
     taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    compiled = dict.fromkeys(ways, 0)
     for _ in range(rounds):
         for way, forward in ways.items():
-            begun = time.perf_counter(), time.process_time()
+            before, begun = compiled_so_far(), (time.perf_counter(), time.process_time())
             generation.tokens(forward, tokens)
             taken[way].append((time.perf_counter() - begun[0], time.process_time() - begun[1]))
+            compiled[way] += compiled_so_far() - before
     made = tokens * len(generation.prompt)
     return {
         way: {
             "tokens_per_second": made / statistics.median(wall for wall, _ in times),
             "by_processor_time": made / statistics.median(busy for _, busy in times),
             "of_eager": statistics.median(slow[1] / quick[1] for slow, quick in zip(taken["eager"], times, strict=True)),
+            "compiled_in_later_calls": compiled[way],
         }
         for way, times in taken.items()
     }
@@ -169,18 +172,13 @@ def record(name: str, cache: str, options: argparse.Namespace) -> Record:
     for way in ("inductor", "mugraph"):
         made, compiled = generation.noted(ways[way], options.tokens)
         found[way] = {"same_tokens": torch.equal(made, wanted), "compiled_at_tokens": compiled}
-    before = compiled_so_far()
     rates = rates_of(ways, generation, options.tokens, options.rounds)
-    found["mugraph"]["compiled_in_later_calls"] = compiled_so_far() - before
     read = [generation.read(ways[way], options.tokens) for way in ("eager", "mugraph")]
     shares = [1 - ours / all_ for all_, ours in zip(*read, strict=True)]
-    fixed = torch.compile(generation.eager, backend="mugraph", options=chosen, dynamic=False)
-    generation.tokens(fixed, 2)
     return {
         "outcome": "equal" if all(each["same_tokens"] for each in found.values()) else "different",
         **{way: {**found.get(way, {}), **rates[way]} for way in ways},
         "share_behind_tenth": {"least": min(shares[FIRST:]), "median": statistics.median(shares[FIRST:])},
-        "share_of_one_size": 1 - generation.read(fixed, 2)[-1] / read[0][1],
     }
 
 
