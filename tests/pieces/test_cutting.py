@@ -37,6 +37,7 @@ from mugraph.selection.whole_programs import OptimizationSettings, superoptimize
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, silent
 from mugraph.targets.machine import machine_for
+from pieces.clocks import Clock
 from pieces.programs import EXAMPLES, Example, Layer
 
 EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "decoder_layer.py"
@@ -523,7 +524,7 @@ def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.Mon
 def test_programs_leave_time_for_calls_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, slowdown: float, call: float, seconds: float
 ) -> None:
-    monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: slowdown)
+    Clock(monkeypatch, slowdown)
     monkeypatch.setattr("mugraph.devices.host.slowdown_of_calls", lambda: slowdown)
     monkeypatch.setattr(whole_calls, "slowdown", lambda: slowdown)
     assert _CALLS.before(Deadline(60.0), call).remaining == pytest.approx(seconds, abs=0.1)
