@@ -1,7 +1,8 @@
 """Random functions of any size that the theorem of cutoffs decides about, compared at all sizes from 1 to 8 by exact arithmetic.
 
-    python benchmarks/cutoff_pairs.py                              # some 4,000 pairs, 100 spans, 30 pairs by mugraph.verify
-    python benchmarks/cutoff_pairs.py --families 5 --spans 5 --verified 5 --output /tmp/cutoffs.json
+    python benchmarks/cutoff_pairs.py                   # 100,000 pairs; a run that is repeated goes on where the last one stopped
+    python benchmarks/cutoff_pairs.py --seconds 600     # stop after ten minutes of processor time
+    python benchmarks/cutoff_pairs.py --pairs 100 --spans 5 --verified 5 --output /tmp/cutoffs.json
 
 A *family* is a random function of two tensors (`mugraph.testing.summed_functions`), the same in other words, and with
 mistakes. The rules count at how many sizes two of them must be equal to be so at all. A pair that agrees there modulo 2**61
@@ -11,7 +12,7 @@ be another. *Spans* are products of up to three sums over rows and of numbers ma
 them that vanish at the sizes that decide are computed, and must vanish at the others, so that all pairs of combinations are
 asked about at once. With one size fewer some do not (`spans with one size fewer: wrong`). Pairs that are *verified* are asked
 of `mugraph.verify(dynamic=)`; what it calls equivalent is compared at sizes from 1 to 8. Exit code 1 where something that was
-accepted differs. Totals go to `benchmarks/results/cutoff-pairs.json`.
+accepted differs. Totals go to `benchmarks/results/cutoff-pairs.json`, seed by seed; other sources begin anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import random
 import sys
@@ -33,6 +35,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
 import mugraph
+from kept import sources
 from mugraph.checker.saved_files import Undecided
 from mugraph.checker.sum_orders import conditions_of
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
@@ -51,7 +54,9 @@ from mugraph.testing.summed_functions import (
 
 RESULT = Path(__file__).parent / "results" / "cutoff-pairs.json"
 SIZES = range(1, 9)
-MEMBERS = 7
+PACKAGES = ("checker", "frontend/symbolic_sizes", "sizes", "testing", "verifier")
+"""Of mugraph: those that count, and those that functions and comparisons come from."""
+MEMBERS = 12
 """Functions of a family, of which all pairs are asked about."""
 MOST_SIZES = 16
 """Pairs that more sizes would decide about are left out."""
@@ -60,24 +65,33 @@ MOST_SIZES = 16
 def main(arguments: Sequence[str]) -> int:
     """Run all three and write what was found; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", type=int, default=200, help="how many families of functions (default: 200)")
+    parser.add_argument("--pairs", type=int, default=100_000, help="of functions that are asked about (default: 100,000)")
     parser.add_argument("--spans", type=int, default=100, help="how many lists of products of sums (default: 100)")
     parser.add_argument("--verified", type=int, default=30, help="pairs that mugraph.verify is asked (default: 30)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="processor time after which the run stops")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    started, counts, wrong = time.process_time(), Counter[str](), list[str]()
-    for number in range(options.families):
-        wrong += judged_family(options.seed + number, counts)
-    for number in range(options.spans):
-        wrong += judged_span(options.seed + number, counts)
-    for number in range(options.verified):
-        wrong += judged_by_verify(options.seed + number, counts)
-    record = {"counts": dict(sorted(counts.items())), "wrong": wrong, "seconds": time.process_time() - started}
-    options.output.write_text(json.dumps(record, indent=1) + "\n")
+    record: dict[str, Any] = {"sources": sources(PACKAGES), "next": {}, "counts": {}, "wrong": [], "seconds": 0.0}
+    if options.output.exists() and (before := json.loads(options.output.read_text())).get("sources") == record["sources"]:
+        record = before
+    goals = {"spans": options.spans, "verified": options.verified, "pairs": options.pairs}
+    judges = {"spans": judged_span, "verified": judged_by_verify, "pairs": judged_family}
+    counts, begun = Counter[str](record["counts"]), time.process_time() - record["seconds"]
+    end = time.process_time() + options.seconds
+
+    def share(what: str) -> float:
+        """How much of what is wanted is there."""
+        return counts[what] / goals[what] if goals[what] else 1.0
+
+    while share(what := min(goals, key=share)) < 1 and time.process_time() < end:
+        seed = record["next"].get(what, 0)
+        record["wrong"] += judges[what](seed, counts)
+        record["next"][what] = seed + 1
+        record |= {"counts": dict(sorted(counts.items())), "seconds": time.process_time() - begun}
+        options.output.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))
-    return 1 if wrong else 0
+    return 1 if record["wrong"] else 0
 
 
 def drawn_plans(seed: int, steps: int, members: int) -> list[Plan]:
@@ -93,10 +107,12 @@ def judged_family(seed: int, counts: Counter[str]) -> list[str]:
     templates: list[Template] = []
     for plan in drawn_plans(seed, 5, MEMBERS):
         try:
-            members.append(Member(function_of(plan)))
-            templates.append(template_of_function(function_of(plan)))
+            member, template = Member(function_of(plan)), template_of_function(function_of(plan))
         except SizeMatters:
             counts["functions refused"] += 1
+            continue
+        members.append(member)
+        templates.append(template)
     wrong = []
     for (left, ours), (right, theirs) in itertools.combinations(zip(members, templates, strict=True), 2):
         wrong += judged_pair(left, right, left.deciding_sizes(right), seed, counts, "pairs")
@@ -147,6 +163,7 @@ def judged_by_verify(seed: int, counts: Counter[str]) -> list[str]:
     rows: Any = {0: {0: mugraph.Dim("n", 1, 1000)}, 1: {0: mugraph.Dim("n", 1, 1000)}}
     example = torch.randn(3, WIDTH), torch.randn(3, WIDTH), torch.randn(WIDTH, WIDTH)
     verdict = mugraph.verify(left, right, example, dynamic=rows, seed=seed)
+    counts["verified"] += 1
     counts[f"verified: {verdict.outcome}"] += 1
     points = [(at_point(left, size, seed), at_point(right, size, seed)) for size in SIZES]
     agreed = [None if ours is None or its is None else bool((ours == its).all()) for ours, its in points]

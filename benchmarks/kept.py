@@ -33,10 +33,10 @@ PACKAGES = ("algebra", "devices", "frontend", "host", "ir", "lower", "pieces", "
 
 
 @cache
-def sources() -> str:
-    """A hash of every file of the packages that generated kernels and their checks come from."""
+def sources(packages: tuple[str, ...] = PACKAGES) -> str:
+    """A hash of every file of some packages, by default those that generated kernels and their checks come from."""
     root = Path(mugraph.__file__).parent
-    files = sorted(file for package in PACKAGES for file in (root / package).rglob("*.*") if file.suffix in _TEXTS)
+    files = sorted(file for package in packages for file in (root / package).rglob("*.*") if file.suffix in _TEXTS)
     found = hashlib.sha256()
     for file in files:
         found.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())

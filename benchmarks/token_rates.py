@@ -1,53 +1,65 @@
-"""How fast `generate` is with a cache that grows: eager PyTorch, inductor with dynamic shapes, and mugraph, in turns.
+"""How fast `generate` is token by token: eager PyTorch, inductor, and mugraph, in turns, and what is compiled at which token.
 
-    python benchmarks/models.py rates                            # Llama-like and Qwen3-like, 4 layers, 128 tokens
-    python benchmarks/token_rates.py llama --width 1024 --tokens 256 --padded
+    python benchmarks/models.py rates                            # Llama-like, 4 layers, 256 tokens, both kinds of caches
+    python benchmarks/token_rates.py qwen3 --width 1024 --caches dynamic --padded --record /tmp/rates.json
 
-Models of `transformers` with random weights choose the likeliest token each time. A line says of a compiler whether the tokens
-are eager's, and tokens per second: medians over rounds in which both take turns. Of mugraph it says, too, after which token
-something was compiled last, and what part of its bytes kernels move in the graph that has most of them. With `--padded`
-there are two prompts, of which one is shorter.
+Models of `transformers` with random weights choose the likeliest token each time, with a cache of keys and values that grows by
+one with each token (`dynamic`) and with one of a fixed size (`static`). A record says of each compiler whether the tokens are
+eager's; at which tokens of a first `generate` something was compiled (a graph by Dynamo or by mugraph, or a process begun,
+as compilers of C are) and how often in all later ones; and tokens per second, medians of rounds in which all three take turns, by
+the clock and by processor time. Of mugraph it says which share of the elements that eager PyTorch's calls read is read by no call
+of PyTorch, at each token behind the tenth (as `varying_sizes.py` counts them). With `--padded` there are two prompts, of which
+one is shorter.
 
-Needs `pip install mugraph[models]`.
+A model and a kind of cache are a process of their own. Records go to `benchmarks/results/token-rates.json`, one by one, and are
+not made again by the same sources. Exit code 1 where tokens differ. Needs `pip install mugraph[models]`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from torch._dynamo.utils import counters
 
+from kept import Record, answer_of, records
 from mugraph.integrations.torch_compile import compilations
+from varying_sizes import elements
 
+RESULT = Path(__file__).parent / "results" / "token-rates.json"
 NAMES = ("llama", "qwen3")
+CACHES = ("dynamic", "static")
 PROMPT, PAD, WORDS, HEAD = 16, 5, 2048, 64
 """Tokens of a prompt, how many of them are padding in a shorter one, words of the vocabulary, features of a head."""
+FIRST = 10
+"""Tokens at which compilers may still have work."""
+LIMIT = 3000.0
+"""Seconds that a case may take."""
+
+Forward = Callable[..., Any]
+
+_begun = 0
 
 
-@dataclass
-class Watch:
-    """A streamer of `generate` that counts tokens, and notes after how many of them something was compiled last."""
+def _count_processes(event: str, _: Any) -> None:
+    global _begun
+    _begun += event == "subprocess.Popen"
 
-    tokens: int = 0
-    last: int = 0
-    _compiled: int = 0
 
-    def put(self, value: Any) -> None:
-        """Take notice of a prompt or a token."""
-        if compilations.in_all > self._compiled:
-            self._compiled, self.last = compilations.in_all, self.tokens
-        self.tokens += 1
-
-    def end(self) -> None:
-        """All tokens were there."""
+def compiled_so_far() -> int:
+    """Graphs of Dynamo and of mugraph, and processes that were begun."""
+    return counters["stats"]["unique_graphs"] + compilations.in_all + _begun
 
 
 def model_of(name: str, width: int, layers: int, dtype: str) -> Any:
@@ -72,49 +84,131 @@ def model_of(name: str, width: int, layers: int, dtype: str) -> Any:
     return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False).to(getattr(torch, dtype))
 
 
-def line(name: str, way: str, options: argparse.Namespace) -> str:
-    """What is said of a model that is compiled in some way."""
-    model = model_of(name, options.width, options.layers, options.dtype)
-    settings = {"do_sample": False, "max_new_tokens": options.tokens, "min_new_tokens": options.tokens, "pad_token_id": 0}
-    prompt = torch.randint(3, WORDS, (1 + options.padded, PROMPT))
-    shown = torch.ones_like(prompt)
-    if options.padded:
-        shown[0, :PAD] = 0
-    eager, chosen = model.forward, {"keep": options.keep, "budget": options.budget, "cache": "off"}
-    torch._dynamo.reset()
-    fast = torch.compile(eager) if way == "inductor" else torch.compile(eager, backend="mugraph", options=chosen)
+class Generation:
+    """A model, a prompt and a kind of cache, with which tokens are generated by any forward pass of the model's."""
 
-    def generated(forward: Callable[..., Any], watch: Watch | None = None) -> torch.Tensor:
-        model.forward = forward
-        streamer = None if options.padded else watch
+    def __init__(self, options: argparse.Namespace, name: str, cache: str) -> None:
+        self.model = model_of(name, options.width, options.layers, options.dtype)
+        self.eager: Forward = self.model.forward
+        self.prompt = torch.randint(3, WORDS, (1 + options.padded, PROMPT))
+        self.shown = torch.ones_like(self.prompt)
+        if options.padded:
+            self.shown[0, :PAD] = 0
+        self.settings: dict[str, Any] = {"do_sample": False, "pad_token_id": 0}
+        if cache == "static":
+            self.settings |= {"cache_implementation": "static", "disable_compile": True}
+
+    def tokens(self, forward: Forward, count: int) -> torch.Tensor:
+        """So many tokens of a forward pass, behind the prompt."""
+        self.model.forward = forward
         with torch.no_grad():
-            tokens: torch.Tensor = model.generate(prompt, attention_mask=shown, streamer=streamer, **settings)
-        return tokens
+            made: torch.Tensor = self.model.generate(
+                self.prompt, attention_mask=self.shown, max_new_tokens=count, min_new_tokens=count, **self.settings
+            )
+        return made
 
-    compilations.clear()
-    watch, wanted = Watch(), generated(eager)
-    said = "the same tokens" if torch.equal(generated(fast, watch), wanted) else "OTHER TOKENS"
-    made, taken = len(compilations), dict[Callable[..., Any], list[float]]({eager: [], fast: []})
-    for _ in range(options.rounds):
-        for forward, times in taken.items():
-            begun = time.perf_counter()
-            generated(forward)
-            times.append(time.perf_counter() - begun)
-    rate = {forward: options.tokens * len(prompt) / statistics.median(times) for forward, times in taken.items()}
-    ratio = statistics.median(slow / quick for slow, quick in zip(taken[eager], taken[fast], strict=True))
-    if made:
-        share = max((len(each.partition.pieces), each.partition.byte_share) for each in compilations)[1]
-        said += f", nothing compiled after token {watch.last}" * (not options.padded)
-        said += f", {len(compilations) - made} graphs compiled in later calls, {share:.0%} of a graph's bytes in kernels"
-    return f"{name}, {way}: {said}; {rate[fast]:.1f} tokens/s, eager {rate[eager]:.1f}, {ratio:.2f} times as fast"
+    def noted(self, forward: Forward, count: int) -> tuple[torch.Tensor, list[int]]:
+        """The same, and at which tokens something was compiled."""
+        noted = [compiled_so_far()]
+
+        @functools.wraps(self.eager)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            made = forward(*args, **kwargs)
+            noted.append(compiled_so_far())
+            return made
+
+        made = self.tokens(run, count)
+        return made, [token for token in range(1, len(noted)) if noted[token] > noted[token - 1]]
+
+    def read(self, forward: Forward, count: int) -> list[int]:
+        """How many elements PyTorch's calls read at each token."""
+        read: list[int] = []
+
+        @functools.wraps(self.eager)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            made: list[Any] = []
+            read.append(elements(lambda: made.append(forward(*args, **kwargs))))
+            return made[0]
+
+        self.tokens(run, count)
+        return read
+
+
+def rates_of(ways: dict[str, Forward], generation: Generation, tokens: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Tokens per second of each way, in turns, how many times as fast as eager PyTorch it is, and how often it compiled."""
+    taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    compiled = dict.fromkeys(ways, 0)
+    for _ in range(rounds):
+        for way, forward in ways.items():
+            before, begun = compiled_so_far(), (time.perf_counter(), time.process_time())
+            generation.tokens(forward, tokens)
+            taken[way].append((time.perf_counter() - begun[0], time.process_time() - begun[1]))
+            compiled[way] += compiled_so_far() - before
+    made = tokens * len(generation.prompt)
+    return {
+        way: {
+            "tokens_per_second": made / statistics.median(wall for wall, _ in times),
+            "by_processor_time": made / statistics.median(busy for _, busy in times),
+            "of_eager": statistics.median(slow[1] / quick[1] for slow, quick in zip(taken["eager"], times, strict=True)),
+            "compiled_in_later_calls": compiled[way],
+        }
+        for way, times in taken.items()
+    }
+
+
+def record(name: str, cache: str, options: argparse.Namespace) -> Record:
+    """What became of a model with a kind of cache."""
+    sys.addaudithook(_count_processes)
+    torch.set_num_threads(options.threads)
+    torch._dynamo.config.recompile_limit = 64  # one function is compiled in several ways
+    generation = Generation(options, name, cache)
+    chosen = {"keep": options.keep, "budget": options.budget, "cache": "off"}
+    ways: dict[str, Forward] = {
+        "eager": generation.eager,
+        "inductor": torch.compile(generation.eager),
+        "mugraph": torch.compile(generation.eager, backend="mugraph", options=chosen),
+    }
+    wanted, found = generation.tokens(generation.eager, options.tokens), dict[str, Record]()
+    for way in ("inductor", "mugraph"):
+        made, compiled = generation.noted(ways[way], options.tokens)
+        found[way] = {"same_tokens": torch.equal(made, wanted), "compiled_at_tokens": compiled}
+    rates = rates_of(ways, generation, options.tokens, options.rounds)
+    read = [generation.read(ways[way], options.tokens) for way in ("eager", "mugraph")]
+    shares = [1 - ours / all_ for all_, ours in zip(*read, strict=True)]
+    return {
+        "outcome": "equal" if all(each["same_tokens"] for each in found.values()) else "different",
+        **{way: {**found.get(way, {}), **rates[way]} for way in ways},
+        "share_behind_tenth": {"least": min(shares[FIRST:]), "median": statistics.median(shares[FIRST:])},
+    }
+
+
+def made(words: Sequence[str], name: str, cache: str, **_: Any) -> Record:
+    """The record of a case, by a process of its own."""
+    return answer_of([__file__, *words, "--one", name, cache], LIMIT)
+
+
+def summary(found: Sequence[Record]) -> dict[str, Any]:
+    """What the records say together, of those that have rates."""
+    return {
+        f"{each['name']} {each['cache']}": {
+            "outcome": each["outcome"],
+            "of_eager": each["mugraph"]["of_eager"],
+            "inductor_of_eager": each["inductor"]["of_eager"],
+            "compiled_behind_tenth": sum(token > FIRST for token in each["mugraph"]["compiled_at_tokens"])
+            + each["mugraph"]["compiled_in_later_calls"],
+            "share": each["share_behind_tenth"]["median"],
+        }
+        for each in found
+        if "mugraph" in each
+    }
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print a line for each model."""
+    """Make the records and print what they say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(NAMES), help=f"of {' '.join(NAMES)}")
-    parser.add_argument("--ways", default="inductor,mugraph")
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("names", nargs="*", help=f"of {' '.join(NAMES)} (default: llama)")
+    parser.add_argument("--caches", default=",".join(CACHES))
+    parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dtype", default="float32")
@@ -123,11 +217,22 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", type=float, default=40.0, help="seconds for each graph")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--padded", action="store_true", help="two prompts, of which one is shorter")
+    parser.add_argument("--record", type=Path, default=RESULT, help="a file of JSON that records are kept in")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
-    torch.set_num_threads(options.threads)
-    for name in options.names:
-        for way in options.ways.split(","):
-            print(line(name, way, options), flush=True)
+    if options.one:
+        name, cache = options.one
+        print(json.dumps(record(name, cache, options)))
+        return
+    names = ("tokens", "width", "layers", "dtype", "threads", "keep", "budget", "rounds", "padded")
+    settings = {name: getattr(options, name) for name in names}
+    cases = [
+        {"name": name, "cache": cache, **settings} for name in options.names or ["llama"] for cache in options.caches.split(",")
+    ]
+    given = [word for name in names[:-1] for word in (f"--{name}", str(settings[name]))] + ["--padded"] * options.padded
+    found = records(cases, functools.partial(made, given), options.record, summary)
+    print(json.dumps(summary(found), indent=1))
+    sys.exit(1 if len(found) < len(cases) or any(each["outcome"] != "equal" for each in found) else 0)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ OPTIONS: Json = {"max_error": 2**-40, "seed": 1, "properties": (), "for_all_weig
 N, M, EIGHTS = Dim("n", 1, 1000), Dim("m", 2, 64), Dim("n", 8, 4096, multiple_of=8)
 
 
-def proved(left: Fn, right: Fn, *inputs: torch.Tensor, dynamic: Any = None) -> tuple[Question, Json]:
+def proved(left: Fn, right: Fn, *inputs: Any, dynamic: Any = None) -> tuple[Question, Json]:
     """What is asked of two functions, by default of any number of rows, and the certificate that they are equal."""
     question = Question.of(verify, (left, right), inputs, dynamic or {0: {0: N}}, None, OPTIONS)
     answer = question.answer()
@@ -89,7 +89,7 @@ def divided_last(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Ten
 
 
 QUERIES = torch.randn(2, 1, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
-CASES: dict[str, tuple[Fn, Fn, tuple[torch.Tensor, ...], Any]] = {
+CASES: dict[str, tuple[Fn, Fn, tuple[Any, ...], Any]] = {
     "attention": (attention, divided_last, QUERIES, {0: {0: M}, 1: {0: M, 1: N}, 2: {0: M, 1: N}}),
     "multiples": (spread, spread_at_once, (torch.randn(8, 2),), {0: {0: EIGHTS}}),
     "few": (spread, spread_at_once, (torch.randn(3, 2),), {0: {0: Dim("n", 3, 6)}}),
@@ -101,6 +101,10 @@ CASES: dict[str, tuple[Fn, Fn, tuple[torch.Tensor, ...], Any]] = {
     "norm": (
         lambda x: torch.nn.functional.layer_norm(x, (2,)).sum(0), lambda x: (1 * torch.nn.functional.layer_norm(x, (2,))).sum(0),
         (torch.randn(3, 2),), {0: {0: N}},
+    ),
+    "numbers": (
+        lambda scale, x, more: x.sum(0) * scale + more["by"][0], lambda scale, x, more: (scale * x).sum(0) + more["by"][0],
+        (2.5, torch.randn(3, 2), {"by": [torch.randn(2), None]}), {1: {0: N}},
     ),
 }  # fmt: skip
 

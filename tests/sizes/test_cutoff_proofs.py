@@ -284,6 +284,32 @@ def test_what_cannot_be_asked_is_an_error() -> None:
         asked(zero, zero, X[:0], dim=Dim("n", 0, 9))
 
 
+def test_arguments_that_are_no_tensors_are_what_they_are_in_the_example() -> None:
+    def scaled(x: torch.Tensor, by: int) -> torch.Tensor:
+        return x.sum(0) * by if by > 2 else x.sum(0)
+
+    def once(x: torch.Tensor, by: int) -> torch.Tensor:
+        return (2 * x).sum(0) / 2
+
+    dynamic: Any = {0: {0: N}}
+    assert mugraph.verify(scaled, once, (X, 1), dynamic=dynamic).equivalent
+    assert mugraph.verify(scaled, once, (X, 3), dynamic=dynamic).outcome == "different"
+    named: Any = {"x": {0: N}}
+    assert mugraph.verify(scaled, once, {"x": X, "by": 2}, dynamic=named).equivalent
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [((), "returns no tensor"), (None, "something else than tensors"), ((None, 3), "something else than tensors")],
+)
+def test_functions_that_return_no_tensor_are_undecided(returned: Any, reason: str, named: bool) -> None:
+    given: Any = {"x": X} if named else (X,)
+    verdict = mugraph.verify(lambda x: returned, lambda x: returned, given, dynamic={"x" if named else 0: {0: N}})
+    assert verdict.outcome == "undecided"
+    assert reason in verdict.reason
+
+
 def test_a_choice_between_graphs_is_undecided() -> None:
     def chosen(x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = torch.cond(x.shape[0] > 100, lambda y: y * 2, lambda y: y * 1, (x,))

@@ -51,6 +51,25 @@ def test_what_declares_no_dimensions_is_named(dynamic: Any, match: str) -> None:
             declare()
 
 
+def test_a_dimension_that_is_declared_twice_has_one_name() -> None:
+    n, m, given = Dim("n", 1, 8), Dim("m", 1, 8), (torch.randn(4, 8),)
+    with pytest.raises(InvalidInput, match="dimension -2 of argument 0 is n and m; give it one name"):
+        Declared.of({0: {0: n, -2: m}}).sizes_of(given, {})
+    assert Declared.of({0: {0: n, -2: n}}).sizes_of(given, {}) == (4,)
+
+
+@pytest.mark.parametrize("high", [10**12, 10**20])
+def test_ranges_that_no_machine_has_room_for_are_refused(high: int) -> None:
+    for fn in (scaled, lambda x: x.sum(0)):
+        with pytest.raises(InvalidInput, match=f"arguments of size {high} of n take .* declare a smaller range"):
+            mugraph.superoptimize(fn, (torch.randn(4, 8),), dynamic={0: {0: Dim("n", 1, high)}})
+
+
+def test_arguments_that_are_no_tensors_are_named() -> None:
+    with pytest.raises(InvalidInput, match="argument 0 has dynamic dimensions and is no tensor but a ndarray"):
+        mugraph.superoptimize(scaled, (torch.randn(4, 8).numpy(),), dynamic={0: {0: Dim("n", 1, 8)}})
+
+
 def test_what_is_no_mapping_at_all_is_named() -> None:
     for given in ([0], "batch", True):
         with pytest.raises(InvalidInput, match=rf"dynamic is {re.escape(repr(given))}, and no mapping"):

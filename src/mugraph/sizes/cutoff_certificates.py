@@ -6,6 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from mugraph.frontend.comparison import Comparison, compared
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
 from mugraph.ir.graph import Graph
@@ -137,7 +140,8 @@ def _part(question: Question, part: DecidedPart, tests: _Tests) -> dict[str, Any
         pairs = {sizes: pair_at(question, (), sizes) for sizes in part.sizes}
         made = [tests.of(dict(zip(names, sizes, strict=True)), pair.left, pair.right) for sizes, pair in pairs.items()]
         return {**record, "tests": made}
-    fixed = [size for value in (*question.args, *question.kwargs.values()) for size in value.shape]
+    given = tree_leaves((question.args, question.kwargs))
+    fixed = [size for value in given if isinstance(value, torch.Tensor) for size in value.shape]
     sampled = {sizes: pair_at(question, part.families, sizes) for sizes in sampled_sizes(part.ranges, fixed)}
     templates = [
         template_of({sizes: without_shifts(graph) for sizes, graph in side.items()}, part.ranges)

@@ -198,11 +198,7 @@ class Question:
 
     def _bytes(self, sizes: Sizes) -> int:
         """Bytes of arguments with dynamic dimensions, of these sizes."""
-        chosen, total = dict(zip(self.declared.dims, sizes, strict=True)), dict[int, int]()
-        for _, tensor, position, dim in self.declared.places(self.args, self.kwargs):
-            bytes_of = total.get(id(tensor), tensor.numel() * tensor.element_size())
-            total[id(tensor)] = bytes_of // tensor.shape[position] * chosen[dim.name]
-        return sum(total.values())
+        return self.declared.bytes_at(dict(zip(self.declared.dims, sizes, strict=True)), self.args, self.kwargs)
 
     def examples(self, sizes: Sizes, cuts: Sequence[Cut] = ()) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments of some sizes, and what stands for calls behind them."""
@@ -395,8 +391,8 @@ def _names_of_symbols(graph: fx.Graph, declared: Declared, args: Sequence[Any], 
     values = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
     given = [*enumerate(args), *kwargs.items()]
     leaves = [tree_leaves(value) for _, value in given]
-    if not all(isinstance(leaf, torch.Tensor) for leaf in itertools.chain(*leaves)) or len(values) != sum(map(len, leaves)):
-        raise SizeMatters("an argument is no tensor")
+    if len(values) != sum(map(len, leaves)):
+        raise SizeMatters("arguments are not recorded one by one")
     starts = itertools.accumulate(map(len, leaves), operator.add, initial=0)
     place_of = {argument: start for (argument, _), start in zip(given, starts, strict=False)}
     names: dict[Any, str] = {}

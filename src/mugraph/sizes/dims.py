@@ -195,7 +195,7 @@ class Declared:
             if dims.setdefault(dim.name, dim) != dim:
                 raise InvalidInput(f"dimension {dim.name} is declared with two ranges; give each range a name of its own")
         if not dims:
-            raise InvalidInput("no dimension is dynamic; declare one, or use mugraph.superoptimize")
+            raise InvalidInput("no dimension is dynamic; declare one, or leave dynamic out")
         return cls(dynamic, dims)
 
     def from_one(self) -> Declared:
@@ -249,12 +249,25 @@ class Declared:
                 raise InvalidInput(f"argument {argument!r} has dynamic dimensions and is not among a call's, {given}; {remedy}")
             tensor = kwargs[argument] if isinstance(argument, str) else args[argument]
             shape = getattr(tensor, "shape", None)
-            if shape is None:
+            if shape is None or not hasattr(tensor, "numel"):  # as a NumPy array
                 raise InvalidInput(f"argument {argument!r} has dynamic dimensions and is no tensor but a {type(tensor).__name__}")
+            named: dict[int, str] = {}
             for position, dim in dims.items():
                 if not -len(shape) <= position < len(shape):
                     raise InvalidInput(f"argument {argument!r} of shape {list(shape)} has no dimension {position}")
+                if (name := named.setdefault(position % len(shape), dim.name)) != dim.name:
+                    raise InvalidInput(
+                        f"dimension {position} of argument {argument!r} is {name} and {dim.name}; give it one name"
+                    )
                 yield argument, tensor, position, dim
+
+    def bytes_at(self, sizes: Mapping[str, int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """Bytes of the arguments with declared dimensions, where some of these have other `sizes`, by name."""
+        taken: dict[int, int] = {}
+        for _, tensor, position, dim in self.places(args, kwargs):
+            before, own = taken.get(id(tensor), tensor.numel() * tensor.element_size()), tensor.shape[position]
+            taken[id(tensor)] = before // max(own, 1) * sizes.get(dim.name, own)
+        return sum(taken.values())
 
     def listed(self, table: Sequence[Mapping[str, int]]) -> list[Sizes]:
         """Sizes that are given by name, each once; raises InvalidInput and ShapeMismatch for what are none."""

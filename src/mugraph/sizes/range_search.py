@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mugraph.devices.host import host_cpu
 from mugraph.errors import InvalidInput
 from mugraph.frontend import require_torch
 from mugraph.sizes.dims import Declaration, Declared, Sizes
@@ -38,10 +39,23 @@ def superoptimized_for_sizes(
         empty = " and ".join(name for name, size in zip(result.dims, sizes, strict=True) if not size)
         raise InvalidInput(f"the example has size 0 of {empty}, with which nothing can be timed; give one of size 1 or more")
     listed = None if table is None else result.declared.listed(table)
+    if listed is None:
+        _check_memory(result.declared, arguments)
     require_torch("to optimize PyTorch functions")
     _fill(result, arguments, listed, Deadline(budget))
     result.prepare(*arguments)
     return result
+
+
+def _check_memory(declared: Declared, arguments: tuple[Sequence[Any], Mapping[str, Any]]) -> None:
+    """Raise InvalidInput for a range whose largest size no call on this machine has room for."""
+    room = host_cpu().device_memory_bytes
+    for dim in declared.dims.values():
+        if (taken := declared.bytes_at({dim.name: dim.high}, *arguments)) > room:
+            raise InvalidInput(
+                f"arguments of size {dim.high} of {dim.name} take {taken >> 20} MiB, more than this machine has; "
+                "declare a smaller range"
+            )
 
 
 def _fill(

@@ -49,6 +49,8 @@ def calls_of_arguments(program: ExportedProgram) -> fx.GraphModule:
         raise SizeMatters("it changes a tensor")
     if not all(isinstance(spec.arg, TensorArgument) for spec in program.graph_signature.output_specs):
         raise SizeMatters("it returns something else than tensors")
+    if not program.graph_signature.output_specs:
+        raise SizeMatters("it returns no tensor")
     tensors: dict[str, torch.Tensor] = {}
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     brought = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs if spec.kind in _KINDS}

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mugraph.errors import InvalidInput, MugraphError, ShapeMismatch, UnsupportedOperator
@@ -212,12 +212,12 @@ def recorded_at_all_sizes(
     becomes a condition. Raises what PyTorch raises where not all sizes in the ranges meet all conditions, or where it cannot read
     the function, and UnsupportedOperator for a condition of several sizes together.
     """
-    positional = tuple(dims.get(number) for number in range(len(args)))
-    named = {name: dims.get(name) for name in kwargs}
+    positional = tuple(dims.get(number, _fixed(value)) for number, value in enumerate(args))
+    named = {name: dims.get(name, _fixed(value)) for name, value in kwargs.items()}
     with quietly(), torch.no_grad(), _spelled_attention():
         stand_ins = tree_map_only(torch.Tensor, like, (tuple(args), dict(kwargs)))
         capture = torch._dynamo.export(
-            _Called(fn),
+            _Called(fn) if args else _CalledByName(fn),
             dynamic_shapes={"args": positional} if args else {"kwargs": named},
             assume_static_by_default=True,
             tracing_mode="symbolic",
@@ -228,6 +228,11 @@ def recorded_at_all_sizes(
         program = torch.export.export(written_out(calls), *stand_ins, dynamic_shapes=positional if args else named, strict=False)
         _check_conditions(program.graph)
         return with_operands_as_given(program)
+
+
+def _fixed(value: Any) -> Any:
+    """What says that no size of an argument varies: of a container, of each thing in it."""
+    return tree_map(lambda _: None, value)
 
 
 @contextlib.contextmanager
@@ -272,15 +277,22 @@ def _are_same(condition: Any) -> bool:
     return len(terms) == 2 and all(term.is_Symbol for term in terms) and sum(terms.values()) == 0
 
 
-class _Called(torch.nn.Module):
-    """A function as a module that is called like it."""
+class _Module(torch.nn.Module):
+    """A function as a module with one parameter: where a function calls nothing, Dynamo looks for an argument for each."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
         self.fn = fn
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.fn(*args, **kwargs)
+
+class _Called(_Module):
+    def forward(self, *args: Any) -> Any:
+        return self.fn(*args)
+
+
+class _CalledByName(_Module):
+    def forward(self, **kwargs: Any) -> Any:
+        return self.fn(**kwargs)
 
 
 def _decomposed(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
