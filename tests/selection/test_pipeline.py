@@ -61,7 +61,9 @@ def scaled(*, rows_first: bool, by_parts: bool = False) -> Graph:
     x, gain, scale = (kernel.input(*each, DType.FP32) for each in (("x", (8, 64)), ("gain", (64,)), ("scale", (8, 1))))
     block = GraphBuilder(Level.BLOCK, grid=(2 if by_parts else 4,))
     operands = [x, scale, gain] if rows_first else [x, gain, scale]
-    tiles = [block.iterator(number, kernel.tensor(each), (None if each is gain else 0,), None) for number, each in enumerate(operands)]
+    tiles = [
+        block.iterator(number, kernel.tensor(each), (None if each is gain else 0,), None) for number, each in enumerate(operands)
+    ]
     product = block.add("mul", block.add("mul", tiles[0], tiles[1]), tiles[2])
     return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", product, omap=(0,))]), operands))
 

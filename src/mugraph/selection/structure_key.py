@@ -45,7 +45,9 @@ def work_of(graph: Graph, operands: Sequence[Hashable] = ()) -> Hashable:
         return node.op, node.get("name"), graph.tensor(value)
 
     def done_by(node: Node) -> Hashable:
-        attributes = tuple(attribute for attribute in node.attributes if attribute[0] != "operand")  # which is numbered as one likes
+        attributes = tuple(
+            attribute for attribute in node.attributes if attribute[0] != "operand"
+        )  # which is numbered as one likes
         if node.is_iterator:
             return node.op, attributes, node.outputs, operands[node.integer("operand")]
         read = tuple(map(described, node.inputs))
