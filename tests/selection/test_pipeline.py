@@ -58,7 +58,8 @@ def test_undefined_proposals_take_no_place_among_those_compiled() -> None:
 def scaled(*, rows_first: bool, by_parts: bool = False) -> Graph:
     """x * gain * scale in one kernel of four blocks or two, by the scale of each row first or by the gain of each column."""
     kernel = GraphBuilder(Level.KERNEL)
-    x, gain, scale = (kernel.input(*each, DType.FP32) for each in (("x", (8, 64)), ("gain", (64,)), ("scale", (8, 1))))
+    shapes = {"x": (8, 64), "gain": (64,), "scale": (8, 1)}
+    x, gain, scale = (kernel.input(name, shape, DType.FP32) for name, shape in shapes.items())
     block = GraphBuilder(Level.BLOCK, grid=(2 if by_parts else 4,))
     operands = [x, scale, gain] if rows_first else [x, gain, scale]
     tiles = [
