@@ -143,6 +143,7 @@ def _few_are_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "_OPTIMIZATION", LITTLE_OPTIMIZED)
+        patch.setattr(compiler, "_PASSES", (LITTLE_OPTIMIZED,))
         patch.setattr(qualification, "_COMPILED", FEW_COMPILED)
         yield
 

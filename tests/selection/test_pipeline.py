@@ -55,6 +55,30 @@ def test_undefined_proposals_take_no_place_among_those_compiled() -> None:
     assert "has no result" in rejection.reason
 
 
+def scaled(*, rows_first: bool, by_parts: bool = False) -> Graph:
+    """x * gain * scale in one kernel of four blocks or two, by the scale of each row first or by the gain of each column."""
+    kernel = GraphBuilder(Level.KERNEL)
+    shapes = {"x": (8, 64), "gain": (64,), "scale": (8, 1)}
+    x, gain, scale = (kernel.input(name, shape, DType.FP32) for name, shape in shapes.items())
+    block = GraphBuilder(Level.BLOCK, grid=(2 if by_parts else 4,))
+    operands = [x, scale, gain] if rows_first else [x, gain, scale]
+    tiles = [
+        block.iterator(number, kernel.tensor(each), (None if each is gain else 0,), None) for number, each in enumerate(operands)
+    ]
+    product = block.add("mul", block.add("mul", tiles[0], tiles[1]), tiles[2])
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", product, omap=(0,))]), operands))
+
+
+@pytest.mark.parametrize(("other", "seconds", "compiled"), [(False, 1.0, 1), (False, 1.5, 2), (True, 1.0, 2)])
+def test_of_the_first_proposals_those_that_do_the_same_work_are_compiled_once(other: bool, seconds: float, compiled: int) -> None:
+    """Factors in another order are, under the same schedule and as long as they are predicted to take as long."""
+    first, second = scaled(rows_first=False), scaled(rows_first=True, by_parts=other)
+    qualifier = qualifier_for(first, None)
+    proposals = [(first, 1.0), (second, seconds)]
+    assert [entry.cost for entry in qualifier.compile(proposals, most=2)] == [1.0, seconds][:compiled]
+    assert len(qualifier.compile(proposals)) == 2, "where there is time all are"
+
+
 def test_where_nothing_is_measured_no_more_is_compiled_than_is_kept() -> None:
     kernel = GraphBuilder(Level.KERNEL)
     x = kernel.input("x", (8, 64), DType.FP32)

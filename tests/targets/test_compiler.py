@@ -151,6 +151,18 @@ def test_clang_is_not_given_the_flags_of_gcc() -> None:
     assert set(gcc) - set(clang) == {"-fira-loop-pressure"}
 
 
+def test_the_passes_that_kernels_need_are_those_of_gcc_on_the_machines_where_they_were_timed() -> None:
+    hosts = (
+        "#define __GNUC__ 12\n#define __x86_64__ 1",
+        "#define __GNUC__ 12\n#define __aarch64__ 1",
+        "#define __clang__ 1\n#define __x86_64__ 1",
+    )
+    passes, *others = (compiler.Compiler(("gcc",), macros).flags for macros in hosts)
+    assert "-fpeel-loops" in passes
+    assert "-O3" not in passes
+    assert all("-O3" in flags and "-fpeel-loops" not in flags for flags in others)
+
+
 def assembly_of(product: Matmul, tmp_path: Path, vectors: Vectors | None = None, host: str = "native") -> list[str]:
     """Lines of assembly of a kernel that is one product of packed weights, all of it of the product's type."""
     source, assembly = tmp_path / "kernels.c", tmp_path / "kernels.s"

@@ -35,7 +35,7 @@ from mugraph.selection.own_function import OwnCall
 from mugraph.selection.packed_proposals import LOOKED_AT, dequantizing, may_dequantize
 from mugraph.selection.racing import race
 from mugraph.selection.stages import Stage, Stages
-from mugraph.selection.structure_key import form_of
+from mugraph.selection.structure_key import form_of, one_of_each_work
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback
 from mugraph.support.seeds import seed_or_fresh
@@ -125,15 +125,14 @@ class Qualifier(Stages):
             return Contestant(self.program, None, build(self.program, self.target))
 
     def compile(self, proposals: Sequence[tuple[Graph, float]], most: int | None = None) -> list[Contestant]:
-        """Thread graphs and kernels for the first `most` proposals, or `_COMPILED`: (muGraph, predicted seconds), best first.
-
-        With weights of few bits those that read them packed have half of the places, and are compiled and measured first.
-        """
+        """Thread graphs and kernels for the first `most` proposals, or `_COMPILED`: (muGraph, predicted seconds), best first; of
+        a few one of each work. With weights of few bits those that read them packed have half of the places, and come first."""
         most = _COMPILED if most is None else most
         chosen = dequantizing(proposals, self.target, self.constants)[: most // 2] if self.looked_at > _COMPILED else []
         others = (proposal for number, proposal in enumerate(proposals) if number not in chosen)
         first = self._defined([proposals[number] for number in chosen])
-        return self._compiled(list(itertools.islice(itertools.chain(first, self._defined(others)), most)))
+        taken = list(itertools.islice(itertools.chain(first, self._defined(others)), most))
+        return self._compiled(taken if most > _FIRST else one_of_each_work(taken))
 
     @pages_reused()
     def first_proved(self, proposals: Sequence[tuple[Graph, float]], inputs: Sequence[Any]) -> list[Contestant]:

@@ -1,14 +1,19 @@
-"""The form of a muGraph: which operators on what, without sizes, schedules and views.
+"""The form of a muGraph: which operators on what, without sizes, schedules and views; and its work: which of what sizes, on
+whatever.
 
-What was measured to be the fastest at one size is proposed first at another, where nothing is measured again.
+What was measured to be the fastest at one size is proposed first at another, where nothing is measured again. Of muGraphs of one
+work, which differ in the order of factors, one is compiled at first.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
-from mugraph.ir.graph import VIEWS, Graph
+from mugraph.ir.graph import VIEWS, Graph, Node, Value
+from mugraph.ir.ops import OPERATORS
 from mugraph.lower.thread_graphs import construct
 from mugraph.search import Proposal
 
@@ -29,6 +34,41 @@ def form_of(graph: Graph) -> tuple[object, ...]:
         body = None if node.body is None else form_of(node.body)
         described.append((node.op, operands, node.get("combine"), body))
     return graph.level, graph.loop > 1, *described
+
+
+def work_of(graph: Graph, operands: Sequence[Hashable] = ()) -> Hashable:
+    """What muGraphs share whose kernels do as much of the same under one schedule: `(x * y) * z` and `x * (z * y)`, if what is
+    made in between is of one shape. `operands` say what the iterators of a body read."""
+
+    def described(value: Value) -> Hashable:
+        node = graph.nodes[value.node]
+        return node.op, node.get("name"), graph.tensor(value)
+
+    def done_by(node: Node) -> Hashable:
+        attributes = tuple(
+            attribute for attribute in node.attributes if attribute[0] != "operand"
+        )  # which is numbered as one likes
+        if node.is_iterator:
+            return node.op, attributes, node.outputs, operands[node.integer("operand")]
+        read = tuple(map(described, node.inputs))
+        if node.body is not None:
+            return work_of(node.body, read), node.outputs
+        ordered = node.op not in OPERATORS or not OPERATORS[node.op].elementwise
+        return node.op, attributes, node.outputs, read if ordered else None
+
+    return graph.level, graph.grid, graph.block, graph.loop, frozenset(Counter(map(done_by, graph.nodes)).items())
+
+
+def one_of_each_work(proposals: Sequence[tuple[Graph, float]]) -> list[tuple[Graph, float]]:
+    """Of proposals (muGraph, predicted seconds) the first of each work that is predicted to take as long."""
+    seen: dict[Hashable, list[float]] = {}
+    chosen: list[tuple[Graph, float]] = []
+    for graph, seconds in proposals:
+        alike = seen.setdefault(work_of(graph), [])
+        if not any(math.isclose(seconds, other) for other in alike):
+            chosen.append((graph, seconds))
+        alike.append(seconds)
+    return chosen
 
 
 def candidates_by_form(candidates: Sequence[Proposal], likes: Sequence[Graph]) -> dict[object, list[Proposal]]:

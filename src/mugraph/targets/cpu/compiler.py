@@ -24,6 +24,18 @@ from mugraph.support.store import cache_directory
 from mugraph.targets.cpu import Vectors
 
 _OPTIMIZATION = "-O3"
+_PASSES = (
+    "-O1",
+    "-fexpensive-optimizations",
+    "-fgcse",
+    "-frerun-cse-after-loop",
+    "-fcse-follow-jumps",
+    "-fpeel-loops",
+    "-ftree-loop-vectorize",
+)
+"""What of GCC's `-O3` makes kernels faster, in three quarters of its time, as timed on x86-64: `-fexpensive-optimizations`
+contracts products and sums, the next three find what loops over tiles compute twice, `-fpeel-loops` unrolls loops of few
+iterations, and the last takes the loops that are not written as vectors, as those that pack."""
 _FLAGS = (
     "-march=native",
     "-std=gnu11",
@@ -44,10 +56,10 @@ _LATE_SYMBOLS = "-Wl,-undefined,dynamic_lookup"
 _log = logging.getLogger(__name__)
 
 
-def flags_for(platform: str) -> tuple[str, ...]:
-    """The flags of every compiler on a platform as `sys.platform` names it."""
+def flags_for(platform: str, optimization: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """The flags of every compiler on a platform as `sys.platform` names it; most optimize as much as they can."""
     late = (_LATE_SYMBOLS,) if platform == "darwin" else ()
-    return (_OPTIMIZATION, *_FLAGS, *late)
+    return (*((_OPTIMIZATION,) if optimization is None else optimization), *_FLAGS, *late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +82,10 @@ class Compiler:
     @property
     def flags(self) -> tuple[str, ...]:
         """Its flags for this host."""
-        own = () if "__clang__" in self.macros else (_REGISTERS,)
+        gcc = "__clang__" not in self.macros
+        passes = _PASSES if gcc and "__x86_64__" in self.macros else None  # elsewhere their kernels were not timed
         arrays = (_ARRAYS,) if "__AMX_BF16__" in self.macros and not may_use_tiles() else ()
-        return (*flags_for(sys.platform), *own, *arrays)
+        return (*flags_for(sys.platform, passes), *((_REGISTERS,) if gcc else ()), *arrays)
 
     def key(self, source: str) -> str:
         """Name of the shared object of a source: a hash of the source, the flags, the compiler and the host."""
