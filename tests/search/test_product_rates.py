@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
 
@@ -18,7 +20,7 @@ from mugraph.ir.program import Program
 from mugraph.ir.text import parse_graph
 from mugraph.lower import construct
 from mugraph.search import search
-from mugraph.search.algorithm1.candidates import predicted_seconds
+from mugraph.search.algorithm1.candidates import demand, predicted_seconds
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.partition.lower_bounds import Roofline, best_efficiency, library_seconds
@@ -216,6 +218,25 @@ def in_two_blocks(rows: int, tile: str, of_x: str, of_w: str, out: str) -> Graph
 }}""")
 
 
+def in_columns(count: int) -> Graph:
+    """64 rows by packed weights in so many blocks of columns."""
+    return parse_graph(str(in_two_blocks(64, f"64, {2048 // count}", "phi", "1", "1")).replace("grid(x=2)", f"grid(x={count})"))
+
+
+def test_blocks_of_few_columns_read_no_more_weights() -> None:
+    """Those of 32 columns were predicted to take twice as long as those of 1,024, and take as long."""
+    device = with_product_rate(in_columns(2), AMX)
+    few, many = (demand(kernel.body, device) for n in (64, 2) for kernel in in_columns(n).kernels() if kernel.body is not None)
+    assert 64 * few.compute == pytest.approx(2 * many.compute)
+
+
+def test_quarters_of_rows_read_more_weights_where_halves_do_not() -> None:
+    """512 rows are multiplied as fast as 256, and in 1.38 times the time in blocks of 128, by the table's shares."""
+    rate = AMX.products[RightFactor.PACKED].kernels[DType.BF16]
+    assert rate.of_rows(512) == rate.of_rows(256)
+    assert 1 + 3 * rate.reading(512) == pytest.approx(rate.of_rows(512) / rate.of_rows(128))
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_blocks_of_few_rows_each_read_all_weights(cores: int) -> None:
     """Two blocks of 32 rows took 1.2 to 1.5 times as long as two of half of the columns, on one thread as on two that others
@@ -352,15 +373,61 @@ def random_program(seed: int) -> Graph:
     return finished(p, made)
 
 
+def random_packed(seed: int) -> Graph:
+    """Products of activations, of which there are few rows, with weights that are packed; some become products of weights."""
+    rng, p = random.Random(seed), Program()
+    rows, (depth, middle, columns) = rng.choice((16, 64, 128, 256, 512)), (rng.choice((64, 512, 2048)) for _ in range(3))
+    x, g = p.input("x", (rows, depth), DType.BF16), p.input("g", (depth,), DType.BF16)
+    v, w = p.input("v", (depth, middle), DType.BF16), p.input("w", (middle, columns), DType.BF16)
+    made = {
+        0: lambda: x @ v,
+        1: lambda: (x @ v) @ w,
+        2: lambda: (x * g) @ v,
+        3: lambda: (x @ v).silu() @ w,
+        4: lambda: normalized(x) @ v,
+        5: lambda: (x @ v).transpose(-2, -1),
+    }[seed % 6]()
+    return finished(p, made).with_constants(["v", "w", "g"])
+
+
 @pytest.mark.parametrize("target", ["cuda:sm_90", "triton:sm_90", "cpu"])
 @pytest.mark.parametrize("seed", range(12))
 def test_no_kernel_is_predicted_below_what_bounds_it(seed: int, target: str) -> None:
-    device = CPU if target == "cpu" else device_for(target)
-    looked = Search(random_program(seed), device)
+    program, device = random_program(seed), CPU if target == "cpu" else device_for(target)
+    assert_bounded(program, device, (Tier.OPAQUE_SUMS,))
+
+
+@pytest.mark.parametrize("device", [AMX, TWO_CORES], ids=["one core", "two cores"])
+@pytest.mark.parametrize("seed", range(24))
+def test_no_kernel_is_predicted_below_what_bounds_it_where_reading_weights_counts(seed: int, device: Device) -> None:
+    """Of two weights that are multiplied each has more rows and columns than the program's products, and cost less than the
+    bound of these."""
+    program = random_packed(seed)
+    assert_bounded(program, with_product_rate(program, device), tuple(Tier))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_candidate_is_predicted_below_what_bounds_it(seed: int) -> None:
+    program = random_packed(seed)
+    device = with_product_rate(program, TWO_CORES)
+    looked = Search(program, device)
+    produces = tuple(-1 - index for index in range(len(looked.axes.outputs)))
+    roofline, found = Roofline(device, looked.dtype, looked.kernels.tensor_of), search(program, device, options=COARSE)
+    assert found.candidates
+    assert found.report.least_seconds is not None
+    for candidate in found.candidates:
+        alone = len(list(construct(candidate.graph).kernels())) == 1
+        bounds = found.report.least_seconds, roofline.of(looked.axes, produces, libraries=True) if alone else 0.0
+        assert max(bounds) <= candidate.cost * (1 + 1e-9)
+
+
+def assert_bounded(program: Graph, device: Device, tiers: Sequence[Tier]) -> None:
+    """No kernel of a program is predicted below its bounds."""
+    looked = Search(program, device)
     axes, produces = looked.axes, tuple(-1 - index for index in range(len(looked.axes.outputs)))
     roofline, compared = Roofline(device, looked.dtype, looked.kernels.tensor_of), 0
-    for axis in (None, *range(len(axes.sizes))):
-        sketches = looked.kernels.structure(axes, Tier.OPAQUE_SUMS, axis).sketches
+    for tier, axis in itertools.product(tiers, (None, *range(len(axes.sizes)))):
+        sketches = looked.kernels.structure(axes, tier, axis).sketches
         for sketch, cost in zip(sketches, looked.kernels.costs_of(axes, sketches, produces), strict=True):
             for found in Scheduler([axes.sizes]).least((cost,)).values():
                 seconds, compared = found.seconds * (1 + 1e-9), compared + 1

@@ -54,6 +54,10 @@ class RightFactor(StrEnum):
     """Matrices of a batch that each stay in a multiprocessor's cache."""
 
 
+_PARTS = 2, 4
+"""Blocks among which rows are shared out, by which it shows what each of them reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProductRate:
     """Shares of a machine's rate that products reach, by their rows: `shares` has (rows, share), the fewest rows first.
@@ -92,8 +96,9 @@ class ProductRate:
 
     def reading(self, rows: int) -> float:
         """The part f of the time of products of so many rows that fewer rows take, too, as it goes to reading the other factor:
-        half of the rows take (1 + f) / 2 of the time."""
-        return min(max(0.0, self.of_rows(rows) / self.of_rows(rows / 2) - 1.0), 1.0)
+        half of the rows take at least (1 + f) / 2 of the time, and a quarter (1 + 3 f) / 4, one of them no more."""
+        parts = (self.of_rows(rows) / self.of_rows(rows / count) - 1.0 for count in _PARTS)
+        return min(max(0.0, *(part / (count - 1) for part, count in zip(parts, _PARTS, strict=True))), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +241,18 @@ class Device:
         )
 
     @property
+    def product_efficiency_most(self) -> float:
+        """Share of `matmul_flops` that no product in generated kernels exceeds, whose weights meet any number of rows."""
+        return self.product_efficiency / (1.0 - self.product_reading) if self.product_reading < 1.0 else math.inf
+
+    @property
     def operations_of_reading(self) -> float:
-        """Operations in whose time a product reads an element of a factor, beside those of its sums (`operations_of_sums`)."""
+        """Operations in whose time a product reads an element of the weights, beside those of its sums (`operations_of_sums`)."""
         return 2.0 * self.product_rows * self.product_reading
 
     @property
     def operations_of_sums(self) -> float:
-        """Operations that a product of two numbers and a sum count for, where reading factors counts by itself."""
+        """Operations that a product of two numbers and a sum count for, where reading weights counts by itself."""
         return 2.0 * (1.0 - self.product_reading)
 
 

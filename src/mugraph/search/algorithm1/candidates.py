@@ -201,9 +201,16 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
     if not is_contraction(node.op):
         return operations / _rate(graph, node, device)
     if device.operations_of_reading:
-        read = sum(graph.tensor(value).elements for value in node.inputs)
+        read = sum(graph.tensor(value).elements for value in _weights(graph, node))
         operations = operations / 2 * device.operations_of_sums + read * device.operations_of_reading
     return operations / (device.product_efficiency * _rate(graph, node, device))
+
+
+def _weights(graph: Graph, product: Node) -> list[Value]:
+    """Of each two factors the one that alone is loaded, else that on the right."""
+    pairs = ((product.inputs[left], product.inputs[right]) for left, right in OPERATORS[product.op].products)
+    loaded = [tuple((_source(graph, value).is_iterator, value) for value in pair) for pair in pairs]
+    return [left if from_device and not other else right for (from_device, left), (other, right) in loaded]
 
 
 def _rate(graph: Graph, node: Node, device: Device) -> float:

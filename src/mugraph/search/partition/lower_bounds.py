@@ -44,7 +44,7 @@ def best_efficiency(device: Device) -> float:
     """Share of the device's matmul rate that no product exceeds."""
     rates = (device.library_products, *(each.library for each in device.products.values()))
     shares = (rate.best for by_dtype in rates for rate in by_dtype.values())
-    return max(device.product_efficiency, LIBRARY_EFFICIENCY, *shares)
+    return max(device.product_efficiency_most, LIBRARY_EFFICIENCY, *shares)
 
 
 def library_iterations(depth: int, device: Device) -> float:
@@ -127,10 +127,15 @@ class Roofline:
         """The arithmetic of one term; only contractions count. A library may do one that has a launch `alone`."""
         if term.op != "contract":
             return 0.0
-        library = self.library_efficiency(program, term) if alone else 0.0
-        efficiency = max(self.device.product_efficiency, library)
-        rate = self.product_rate(term.source for _, term in program.loads())
-        return self.running * flops(program, term) / (efficiency * rate)
+        work = self.operations(program, term) / self.device.product_efficiency
+        if alone:
+            work = min(work, flops(program, term) / self.library_efficiency(program, term))
+        return self.running * work / self.product_rate(term.source for _, term in program.loads())
+
+    def operations(self, program: AxisProgram, product: Term) -> float:
+        """What a contraction counts for in kernels, which read each element of the smaller factor once at least."""
+        factor = min(math.prod(program.sizes[axis] for axis in program.terms[operand].axes) for operand in product.inputs)
+        return flops(program, product) / 2 * self.device.operations_of_sums + factor * self.device.operations_of_reading
 
     def product_rate(self, sources: Iterable[int]) -> float:
         """The highest rate of products of some program inputs and intermediates, and of what is computed of these."""

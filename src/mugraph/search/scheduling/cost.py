@@ -20,7 +20,7 @@ from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, is_reduction
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.sketch import Sketch, Step, sums
-from mugraph.search.scheduling.emission import KernelOutput
+from mugraph.search.scheduling.emission import Dims, KernelOutput, dims_of, is_turned
 from mugraph.search.scheduling.space import CutAxes, cuttable_together
 
 PRODUCTS = frozenset({"contract", "concat_contract"})
@@ -106,12 +106,33 @@ class SketchCost:
         return seconds
 
     def _product_work(self, product: Step, sums: list[_Work], spaces: Sequence[IndexSpace]) -> list[_Work]:
-        """The work of a product, whose factors each block reads that multiplies them, in each iteration that does."""
+        """The work of a product, whose weights each block reads that multiplies by them, in each iteration that does."""
         reading = self.device.operations_of_reading
         if not reading:
             return sums
-        factors = [(spaces[i]._replace(repeated=product.in_loop), reading) for i in product.inputs]
-        return [*factors, *((space, self.device.operations_of_sums) for space, _ in sums)]
+        weights = [(spaces[i]._replace(repeated=product.in_loop), reading) for i in self._weights(product)]
+        return [*weights, *((space, self.device.operations_of_sums) for space, _ in sums)]
+
+    def _weights(self, product: Step) -> list[int]:
+        """Of each two factors the one that alone is loaded, else that on the right."""
+        steps = self.sketch.steps
+        return [
+            left if steps[left].leaf is not None and steps[right].leaf is None else right
+            for left, right in self._factors(product)
+        ]
+
+    def _factors(self, product: Step) -> list[tuple[int, int]]:
+        """The left and the right factor of each matmul that a product becomes."""
+        half = len(product.inputs) // 2
+        pairs = list(zip(product.inputs[:half], product.inputs[half:], strict=True))
+        if half == 1 and is_turned(*(self._dims[i] for i in product.inputs), product.reduced):
+            return [(right, left) for left, right in pairs]
+        return pairs
+
+    @cached_property
+    def _dims(self) -> list[Dims]:
+        """The axes of the dimensions of every step."""
+        return dims_of(self.sketch.steps)
 
     def _product_rate(self, product: Step, dtype: DType) -> float:
         """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1, and what is chosen of
