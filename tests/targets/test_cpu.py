@@ -108,6 +108,29 @@ def test_right_factors_are_copied_for_many_rows(
         assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
 
 
+@pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True), (DType.BF16, False)])
+@pytest.mark.parametrize("depth", [64, 100, 129])
+def test_rows_that_all_of_the_left_factor_meets_stay_in_the_cache(
+    dtype: DType, pairs: bool, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Panel by panel: values of attention over a cache of 8,192 keys came from memory once more for each four queries."""
+    torch = pytest.importorskip("torch")
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(1,))
+    operands = [kernel.input(name, shape, dtype) for name, shape in (("x", (2, 8, depth)), ("w", (2, depth, 48)))]
+    factors = [block.iterator(number, kernel.tensor(operand), (None,), None) for number, operand in enumerate(operands)]
+    exact = block.add("cast", block.add("matmul", *factors), dtype=FP32) if dtype is not FP32 else block.add("matmul", *factors)
+    product = block.add("output_saver", exact, omap=(0,))
+    graph = kernel.build(kernel.graph_defined(block.build([product]), operands))
+    inputs = [torch.from_numpy(array).to(getattr(torch, dtype.torch_name)) for array in normal_inputs(graph)]
+    expected = inputs[0].double() @ inputs[1].double()
+    monkeypatch.setattr("mugraph.targets.cpu.products._READ_AGAIN_BYTES", 32 * 48 * dtype.bytes)
+    executable = executable_for(graph, Vectors(16, 32, bf16_pairs=pairs))
+    assert "k0 += 32" in executable.sources[SOURCE_NAME]
+    (result,) = executable(*inputs)
+    error = float((result.double() - expected).abs().max() / expected.abs().max())
+    assert error < (1e-6 if dtype is FP32 or pairs else 5e-3)
+
+
 @pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True)])
 def test_dot_products_of_several_rows_keep_what_these_share_in_registers(dtype: DType, pairs: bool) -> None:
     """One row alone may read it as it multiplies."""

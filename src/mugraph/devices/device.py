@@ -51,7 +51,7 @@ class RightFactor(StrEnum):
     PACKED = "packed"
     """Weights in the order in which products read them."""
     BATCHED = "batched"
-    """Matrices of a batch that each stay in a multiprocessor's cache."""
+    """Matrices of a batch that each stay in a multiprocessor's cache, and are copied there."""
 
 
 _PARTS = 2, 4
@@ -182,7 +182,12 @@ class Device:
     product_rows: int = 0
     """Rows of the products that reach it, where blocks that have fewer of them reach less; else 0."""
     product_reading: float = 0.0
-    """Part of the time of such a product that goes to reading the weights, which blocks with fewer rows take, too."""
+    """Part of the time of such a product that goes to reading weights, or to copying right factors that are none, which blocks
+    with fewer rows take, too."""
+    computed_factor_seconds: Mapping[DType, float] = field(default_factory=dict, hash=False)
+    """What an element of a product's right factor takes beyond its sums where the block computes it, by the type that is
+    multiplied, if all multiprocessors shared it: it is no more than fp32 then, and is turned and rounded on its way to the product;
+    of types that are not there nothing."""
     library_products: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
     """The rates of a library's products of elements of each dtype, where they were measured (`lower_bounds`)."""
     products: Mapping[RightFactor, ProductRates] = field(default_factory=dict, hash=False)
@@ -231,7 +236,7 @@ class Device:
         plain, own, library = (self.products.get(kind, NOT_MEASURED) for kind in kinds)
         kernels = own.kernels.get(dtype, plain.kernels.get(dtype))
         efficiency = self.product_efficiency if kernels is None else kernels.of_rows(rows)
-        reading = kernels.reading(rows) if kernels is not None and by is RightFactor.PACKED else 0.0
+        reading = kernels.reading(rows) if kernels is not None and by is not RightFactor.PLAIN else 0.0
         return replace(
             self,
             product_efficiency=efficiency,

@@ -203,7 +203,16 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
     if device.operations_of_reading:
         read = sum(graph.tensor(value).elements for value in _weights(graph, node))
         operations = operations / 2 * device.operations_of_sums + read * device.operations_of_reading
-    return operations / (device.product_efficiency * _rate(graph, node, device))
+    computed = sum(graph.tensor(value).elements for value in _computed_rights(graph, node))
+    seconds = computed * device.computed_factor_seconds.get(node.output.dtype, 0.0)
+    return operations / (device.product_efficiency * _rate(graph, node, device)) + seconds
+
+
+def _computed_rights(graph: Graph, product: Node) -> list[Value]:
+    """The right factors of a product that a block computes."""
+    rights = [product.inputs[right] for _, right in OPERATORS[product.op].products]
+    sources = [_source(graph, value) for value in rights]
+    return [value for value, node in zip(rights, sources, strict=True) if not node.is_iterator and node.accumulation is None]
 
 
 def _weights(graph: Graph, product: Node) -> list[Value]:

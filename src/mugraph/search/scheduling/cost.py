@@ -100,6 +100,9 @@ class SketchCost:
             work, rate = _work(step, [spaces[i] for i in step.inputs]), self.device.vector_flops
             if step.op in PRODUCTS:
                 rate = self.device.product_efficiency * self._product_rate(step, dtype)
+                for right in self._computed_rights(step):
+                    space = spaces[right]._replace(repeated=step.in_loop)
+                    seconds[space] = seconds.get(space, 0.0) + self.device.computed_factor_seconds.get(dtype, 0.0)
                 work = self._product_work(step, work, spaces)
             for space, flops in work:
                 seconds[space] = seconds.get(space, 0.0) + flops / rate
@@ -120,6 +123,13 @@ class SketchCost:
             left if steps[left].leaf is not None and steps[right].leaf is None else right
             for left, right in self._factors(product)
         ]
+
+    def _computed_rights(self, product: Step) -> list[int]:
+        """The right factors of a product that the block computes."""
+        if not self.device.computed_factor_seconds:
+            return []
+        steps = self.sketch.steps
+        return [right for _, right in self._factors(product) if steps[right].leaf is None and steps[right].op not in _MOVING]
 
     def _factors(self, product: Step) -> list[tuple[int, int]]:
         """The left and the right factor of each matmul that a product becomes."""
