@@ -3,13 +3,15 @@
     taskset -c 0 python benchmarks/cpu_order.py                           # rmsnorm, gated-mlp, lora, swiglu at 1, 8 and 64 rows
     taskset -c 0 python benchmarks/cpu_order.py attention --rows 128 197  # of so many tokens, 12 heads of 64 each
     python benchmarks/cpu_order.py --again                                # the same points as this version predicts them
+    python benchmarks/cpu_order.py --again --plot docs/plots/cpu-order.svg
 
 The search's best candidates, those that begin with a library's product among them, are compiled with packed weights, and run in
 rounds in random order, one thread each. Times are medians of processor time, which other work on the machine disturbs least.
-`correlation` is Spearman's, of predicted and measured times of the candidates of a case; `regret`, how much slower than the
-fastest candidate the first predicted one is; `library_error` the median of measured over predicted for candidates with a
-library's product, over that of the others: 1 where the two kinds are predicted alike; `ordered` the share of the pairs of
-candidates whose times differ by more than a tenth that are in the right order, of all cases; `error` measured over predicted.
+`correlation` is Spearman's, of predicted and measured times of the candidates of a case, and `correlation_of_all` of those of all
+cases; `regret`, how much slower than the fastest candidate the first predicted one is; `library_error` the median of measured
+over predicted for candidates with a library's product, over that of the others: 1 where the two kinds are predicted alike;
+`ordered` the share of the pairs of candidates whose times differ by more than a tenth that are in the right order, of all cases;
+`error` measured over predicted.
 Points are kept with their muGraphs, so that a later version can say what it predicts of them. Records go to
 `benchmarks/results/cpu-order.json`, which `--again` reads.
 """
@@ -43,7 +45,8 @@ from mugraph.runtime import build
 from mugraph.search import search
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.scheduling.product_rates import with_product_rate
-from ranks import ordered_pairs
+from plots import against
+from ranks import ordered_pairs, rank_correlation
 
 RESULT = Path(__file__).parent / "results" / "cpu-order.json"
 PROGRAMS = ("rmsnorm", "gated-mlp", "lora", "swiglu")
@@ -164,9 +167,12 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
     known = [entry["correlation"] for entry in found if entry["correlation"] is not None]
     regrets = [entry["regret"] for entry in found if entry["regret"] is not None]
     apart = [entry["library_error"] for entry in found if entry["library_error"] is not None]
+    points = [point for entry in found for point in entry["points"]]
     return {
         "device": device_for("cpu").name,
         "correlation": statistics.fmean(known) if known else None,
+        "correlation_of_all": rank_correlation(*([p[kind] for p in points] for kind in ("predicted", "measured"))),
+        "candidates": len(points),
         "regret": statistics.fmean(regrets) if regrets else None,
         "within_10_percent": sum(regret <= 0.1 for regret in regrets),
         "cases": len(found),
@@ -176,15 +182,25 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def called(entry: Record) -> str:
+    """The name of a case."""
+    return f"{entry['program']} {entry['dtype']} {entry['rows']}"
+
+
+def plot(found: Sequence[Record]) -> str:
+    """Measured over predicted milliseconds of all candidates, as SVG."""
+    clusters = {called(r): [(1e3 * p["predicted"], 1e3 * p["measured"]) for p in r["points"]] for r in found}
+    return against(clusters, "predicted milliseconds", "measured milliseconds of processor time")
+
+
 def line(entry: Record) -> str:
     """A case in words."""
-    names = f"{entry['program']} {entry['dtype']} {entry['rows']}"
     figures = [f"{name} {entry[name]:.2f}" for name in ("correlation", "regret", "library_error") if entry[name] is not None]
     pairs = [
         f"{p['predicted'] * 1e3:.2f}/{p['measured'] * 1e3:.2f}{'*' * p['library']}"
         for p in sorted(entry["points"], key=_predicted)
     ]
-    return f"{names}: {', '.join(figures)}; predicted/measured ms (* with a library's product): {' '.join(pairs)}"
+    return f"{called(entry)}: {', '.join(figures)}; predicted/measured ms (* with a library's product): {' '.join(pairs)}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -196,6 +212,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--most", type=int, default=16, help="candidates of a case")
     parser.add_argument("--again", action="store_true", help="predict kept candidates once more; nothing is timed or written")
     parser.add_argument("--record", type=Path, default=RESULT)
+    parser.add_argument("--plot", type=Path, help="a file for a picture of all candidates")
     options = parser.parse_args(words)
     if options.again and not options.record.exists():
         parser.error(f"no records in {options.record} yet")
@@ -209,6 +226,8 @@ def main(words: Sequence[str] | None = None) -> None:
             for dtype in options.dtypes
         ]
         found = records(cases, measured, options.record, summary)
+    if options.plot:
+        options.plot.write_text(plot(found), encoding="utf-8")
     print("\n".join(map(line, found)))
     print(json.dumps(summary(found), indent=1))
 

@@ -250,8 +250,8 @@ LARGE = [
     ((64, 80, 64), 8192, set()),
     ((64, 64, 80), 2048, set()),
 ]
-"""Sizes of which the right factor is copied in parts, of its columns and of k, how many bytes a copy may have, and the targets that
-let it; of the last ones are no equal parts of whole registers, or none that fit."""
+"""Sizes of which the right factor is copied in parts, of its columns and of k, how many bytes a copy may have, and the targets
+that let it; of the last ones are no equal parts of whole registers, or none that fit."""
 
 
 @UNITS

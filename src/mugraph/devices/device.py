@@ -186,8 +186,8 @@ class Device:
     with fewer rows take, too."""
     computed_factor_seconds: Mapping[DType, float] = field(default_factory=dict, hash=False)
     """What an element of a product's right factor takes beyond its sums where the block computes it, by the type that is
-    multiplied, if all multiprocessors shared it: it is no more than fp32 then, and is turned and rounded on its way to the product;
-    of types that are not there nothing."""
+    multiplied, if all multiprocessors shared it: it is fp32 then, and is turned and rounded on its way to the product; of types
+    that are not there nothing."""
     library_products: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
     """The rates of a library's products of elements of each dtype, where they were measured (`lower_bounds`)."""
     products: Mapping[RightFactor, ProductRates] = field(default_factory=dict, hash=False)

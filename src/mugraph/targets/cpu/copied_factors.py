@@ -46,10 +46,9 @@ def in_copied_parts(product: Matmul, right: DType, target: DType, vectors: Vecto
     depth, columns = product.right.shape[-2:]
     if product.strips is not None or product.dequantized is not None or _fits(depth, columns):
         return (product,)
-    if columns > depth:
-        parts = _parts_of_columns(product)
-    else:
-        parts = _parts_of_k(product) if target is DType.FP32 else ()
+    if columns <= depth and target is not DType.FP32:
+        return (product,)
+    parts = _parts_of_columns(product) if columns > depth else _parts_of_k(product)
     copied = all(strips_copied(part, right, vectors) is not None for part in parts)
     return parts if parts and copied else (product,)
 
