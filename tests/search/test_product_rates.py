@@ -20,7 +20,7 @@ from mugraph.ir.program import Program
 from mugraph.ir.text import parse_graph
 from mugraph.lower import construct
 from mugraph.search import search
-from mugraph.search.algorithm1.candidates import demand, predicted_seconds
+from mugraph.search.algorithm1.candidates import _computed_rights, demand, predicted_seconds
 from mugraph.search.closure.tiers import Tier
 from mugraph.search.driver import Search
 from mugraph.search.partition.lower_bounds import Roofline, best_efficiency, library_seconds
@@ -41,6 +41,7 @@ CPU = replace(
     vector_flops=58e9,
     matmul_flops={DType.FP32: 117e9, DType.BF16: 235e9, DType.FP16: 117e9, DType.FP64: 58e9},
     product_efficiency=PRODUCT_EFFICIENCY,
+    computed_factor_seconds={},
     library_products={DType.FP16: ProductRate.of(0.15)},
     products={
         RightFactor.PLAIN: ProductRates(library={DType.FP16: ProductRate.of(0.15)}),
@@ -161,6 +162,7 @@ AMX = replace(
     matmul_flops={DType.parse(dtype): rate for dtype, rate in _ROW["matmul_flops_per_core"].items()},
     library_products=_RATES[RightFactor.PLAIN].library,
     products=_RATES,
+    computed_factor_seconds={DType.BF16: _ROW["computed_factor_seconds_of_core"]["bf16"]},
 )
 """One core of a machine that has one."""
 
@@ -225,7 +227,7 @@ def in_columns(count: int) -> Graph:
 
 def test_blocks_of_few_columns_read_no_more_weights() -> None:
     """Those of 32 columns were predicted to take twice as long as those of 1,024, and take as long."""
-    device = with_product_rate(in_columns(2), AMX)
+    device = AMX.multiplying(RightFactor.PACKED, DType.BF16, 64)
     few, many = (demand(kernel.body, device) for n in (64, 2) for kernel in in_columns(n).kernels() if kernel.body is not None)
     assert 64 * few.compute == pytest.approx(2 * many.compute)
 
@@ -336,6 +338,61 @@ def test_products_of_a_batch_are_as_fast_as_rows_of_each_let_them_be() -> None:
     batch = library_seconds(device, DType.BF16, 32 * 16, 32 * 64, 64, work, 0.0, batch=32) - device.launch_seconds
     each = library_seconds(device, DType.BF16, 16, 64, 64, work / 32, 0.0) - device.launch_seconds
     assert batch == pytest.approx(32 * each)
+
+
+def scaled(factor: str) -> Graph:
+    """Products of queries with keys of a batch in blocks of 64 queries, which scale a factor before."""
+    of_q, of_k = ("%3", "%1") if factor == "q" else ("%0", "%3")
+    source, shape = ("%0", "[4, 64, 64]") if factor == "q" else ("%1", "[4, 512, 64]")
+    return parse_graph(f"""kernel_graph {{
+  q: bf16[4, 512, 64] = input
+  k: bf16[4, 512, 64] = input
+  %2: bf16[4, 512, 512] = block_graph(q, k) grid(x=8) {{
+    %0: bf16[4, 64, 64] = input_iterator(q) {{x<->1}}
+    %1: bf16[4, 512, 64] = input_iterator(k) {{x<->phi}}
+    %2: bf16[] = constant 1/8
+    %3: bf16{shape} = mul({source}, %2)
+    %4: bf16[4, 64, 512] = transpose({of_k}) permutation=(0, 2, 1)
+    %5: bf16[4, 64, 512] = matmul({of_q}, %4)
+    %6: bf16[4, 512, 512] = output_saver(%5) {{x<->1}}
+    return %6
+  }}
+  return %2
+}}""")
+
+
+def test_right_factors_that_blocks_compute_cost_what_turning_them_takes() -> None:
+    """Attention that scales keys took 1.5 to 1.8 times as long as the same that scales queries, and was predicted alike."""
+    device = AMX.multiplying(RightFactor.BATCHED, DType.BF16, 512)
+    seconds = [
+        demand(kernel.body, device).compute for each in "qk" for kernel in scaled(each).kernels() if kernel.body is not None
+    ]
+    turned = 4 * 512 * 64 * device.computed_factor_seconds[DType.BF16]
+    more = (4 * 512 - 4 * 64) * 64  # elements that are scaled, and are not read as a right factor is
+    rate = device.product_efficiency * device.matmul_flops[DType.BF16]
+    assert seconds[1] - seconds[0] == pytest.approx(
+        turned + more / device.vector_flops - more * device.operations_of_reading / rate
+    )
+
+
+@pytest.mark.parametrize("tokens", [128, 512])
+def test_attention_multiplies_by_keys_as_they_are_read_and_by_rows_enough(tokens: int) -> None:
+    """Blocks of 16 and 32 queries of 512 copied all keys and values for them, and took twice as long as blocks of 128."""
+    program = attention(tokens, DType.BF16)
+    graph = construct(search(program, with_product_rate(program, AMX), options=COARSE).candidates[0].graph)
+    bodies = [kernel.body for kernel in graph.kernels() if kernel.body is not None]
+    products = [(body, node) for body in bodies for node in body.nodes if is_contraction(node.op)]
+    assert len(products) == 2
+    assert all(body.tensor(node.inputs[0]).shape[-2] >= 64 for body, node in products)
+    assert not any(_computed_rights(body, node) for body, node in products)
+
+
+def test_a_schedule_of_attention_costs_what_its_graph_does() -> None:
+    program = attention(128, DType.BF16)
+    device = with_product_rate(program, AMX)
+    best = search(program, device, options=COARSE).candidates[0]
+    assert device.product_reading > 0.1
+    assert predicted_seconds(best.graph, device) == pytest.approx(best.cost, rel=0.01)
 
 
 # --- factors of fp8 ----------------------------------------------------------------------------------------------------
