@@ -198,7 +198,8 @@ def called(entry: Record) -> str:
 def plot(found: Sequence[Record]) -> str:
     """Measured over predicted milliseconds of all candidates, as SVG."""
     clusters = {called(r): [(1e3 * p["predicted"], 1e3 * p["measured"]) for p in r["points"]] for r in found}
-    return against(clusters, "predicted milliseconds", "measured milliseconds of processor time")
+    drawn: str = against(clusters, "predicted milliseconds", "measured milliseconds of processor time")
+    return drawn
 
 
 def line(entry: Record) -> str:

@@ -36,7 +36,7 @@ def print_matmul(writer: Writer, statement: Matmul, bounded: int | None = None) 
     parts: tuple[Matmul, ...] = (product,)
     if bound is None:
         product = _in_blocks(writer, product)
-        parts = in_copied_parts(product, *(writer.dtype(tile) for tile in (product.right, product.target)), writer.vectors)
+        parts = in_copied_parts(product, writer.dtype(product.right), writer.dtype(product.target), writer.vectors)
     for part in parts:
         with writer.block():
             writer.pointer("c", part.target, written=True)

@@ -397,14 +397,25 @@ class Inner(Product):
     def step(self, rows: int, columns: int, width: int | str) -> None:
         """Multiply-adds of the `width` values of k from k on."""
         right = tiles.transposed(self.product.right)
-        for s in range(columns):
-            self.prefetch(s)
+        self.prefetch_factors(rows, columns)
         values = [self.load("b", right, f"j + {s}", "k", width) for s in range(columns)]
         print_right_vectors(self.writer, "vec", values, rows)
         for r in range(rows):
             self.writer.line(f"const vec a{r} = {self.load('a', self.product.left, f'i + {r}', 'k', width)};")
             for s in range(columns):
                 self.writer.line(f"c{r}_{s} += a{r} * b{s};")
+
+    def prefetch_factors(self, rows: int, columns: int) -> None:
+        """Ask for columns of the right factor that later tiles read, or for rows of the left one where no more columns are."""
+        left = self.product.left
+        if self.columns > columns or self.rows <= rows or not self.writer.is_device(left):
+            for s in range(columns):
+                self.prefetch(s)
+            return
+        size = max(self.writer.usual(left.strides[-2]), 1) * self.writer.dtype(left).bytes
+        for r in range(rows):
+            later = self.address("a", left, f"i + {r + -(-STREAM_AHEAD // size)}", "k")
+            self.writer.line(f"__builtin_prefetch({later});")
 
     def prefetch(self, column: int) -> None:
         """Ask for a column of the right factor that a later tile reads."""
