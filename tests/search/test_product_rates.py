@@ -232,13 +232,6 @@ def test_blocks_of_few_columns_read_no_more_weights() -> None:
     assert 64 * few.compute == pytest.approx(2 * many.compute)
 
 
-def test_quarters_of_rows_read_more_weights_where_halves_do_not() -> None:
-    """512 rows are multiplied as fast as 256, and in 1.38 times the time in blocks of 128, by the table's shares."""
-    rate = AMX.products[RightFactor.PACKED].kernels[DType.BF16]
-    assert rate.of_rows(512) == rate.of_rows(256)
-    assert 1 + 3 * rate.reading(512) == pytest.approx(rate.of_rows(512) / rate.of_rows(128))
-
-
 @pytest.mark.parametrize("cores", [1, 2])
 def test_blocks_of_few_rows_each_read_all_weights(cores: int) -> None:
     """Two blocks of 32 rows took 1.2 to 1.5 times as long as two of half of the columns, on one thread as on two that others

@@ -54,10 +54,6 @@ class RightFactor(StrEnum):
     """Matrices of a batch that each stay in a multiprocessor's cache, and are copied there."""
 
 
-_PARTS = 2, 4
-"""Blocks among which rows are shared out, by which it shows what each of them reads."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProductRate:
     """Shares of a machine's rate that products reach, by their rows: `shares` has (rows, share), the fewest rows first.
@@ -96,9 +92,8 @@ class ProductRate:
 
     def reading(self, rows: int) -> float:
         """The part f of the time of products of so many rows that fewer rows take, too, as it goes to reading the other factor:
-        half of the rows take at least (1 + f) / 2 of the time, and a quarter (1 + 3 f) / 4, one of them no more."""
-        parts = (self.of_rows(rows) / self.of_rows(rows / count) - 1.0 for count in _PARTS)
-        return min(max(0.0, *(part / (count - 1) for part, count in zip(parts, _PARTS, strict=True))), 1.0)
+        half of the rows take (1 + f) / 2 of the time."""
+        return min(max(0.0, self.of_rows(rows) / self.of_rows(rows / 2) - 1.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

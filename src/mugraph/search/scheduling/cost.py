@@ -135,7 +135,7 @@ class SketchCost:
         """The left and the right factor of each matmul that a product becomes."""
         half = len(product.inputs) // 2
         pairs = list(zip(product.inputs[:half], product.inputs[half:], strict=True))
-        if half == 1 and is_turned(*(self._dims[i] for i in product.inputs), product.reduced):
+        if half == 1 and is_turned(self._dims[product.inputs[0]], self._dims[product.inputs[1]], product.reduced):
             return [(right, left) for left, right in pairs]
         return pairs
 
