@@ -130,13 +130,15 @@ def _medians(runs: Sequence[Callable[[], Any]], first: int) -> list[float]:
 
 
 def _in_turns(runs: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
-    """Seconds of processor time of each run, in rounds of random order."""
+    """Seconds of processor time of each run, in rounds of random order; each is called before, so that packed weights that several
+    candidates share are in no nearer cache than those of one alone."""
     times: list[list[float]] = [[] for _ in runs]
     started = time.monotonic()
     for turn in range(rounds):
         if turn > 2 and time.monotonic() - started > SECONDS:
             break
         for number in random.sample(range(len(runs)), len(runs)):
+            runs[number]()
             before = time.process_time()
             runs[number]()
             times[number].append(time.process_time() - before)
