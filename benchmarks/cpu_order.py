@@ -130,7 +130,7 @@ def _medians(runs: Sequence[Callable[[], Any]], first: int) -> list[float]:
 
 
 def _in_turns(runs: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
-    """Seconds of processor time of each run, in rounds of random order; each is called before, so that packed weights that several
+    """Seconds of processor time of each run, in rounds of random order; each is called before, so that packed weights that
     candidates share are in no nearer cache than those of one alone."""
     times: list[list[float]] = [[] for _ in runs]
     started = time.monotonic()
