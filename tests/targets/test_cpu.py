@@ -108,6 +108,25 @@ def test_right_factors_are_copied_for_many_rows(
         assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
 
 
+@pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True), (DType.FP16, False)])
+@pytest.mark.parametrize("rows", [(40, 64, 96), (40, 96, 64)])
+def test_right_factors_that_are_too_large_are_copied_in_parts(
+    dtype: DType, pairs: bool, rows: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of columns, or of k where sums are not rounded in between, by vectors as on a matrix unit."""
+    torch = pytest.importorskip("torch")
+    graph = products([rows], dtype)
+    inputs = [torch.from_numpy(array).to(getattr(torch, dtype.torch_name)) for array in normal_inputs(graph)]
+    expected = reference(graph, [tensor.double().numpy() for tensor in inputs])
+    monkeypatch.setattr("mugraph.targets.cpu.copied_factors._COPIED_BYTES", 4 * 64 * 32)
+    executable = executable_for(graph, Vectors(16, 32, bf16_pairs=pairs))
+    copy = f"{DType.BF16 if pairs else FP32}_t right_b[{64 * 32}]"
+    assert (copy in executable.sources[SOURCE_NAME]) == (dtype is FP32 or rows[1] < rows[2])
+    for result, exact in zip(executable(*inputs), expected, strict=True):
+        error = np.abs(result.double().numpy() - exact).max() / np.abs(exact).max()
+        assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
+
+
 @pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True), (DType.BF16, False)])
 @pytest.mark.parametrize("depth", [64, 100, 129])
 def test_rows_that_all_of_the_left_factor_meets_stay_in_the_cache(
