@@ -220,18 +220,6 @@ def in_two_blocks(rows: int, tile: str, of_x: str, of_w: str, out: str) -> Graph
 }}""")
 
 
-def in_columns(count: int) -> Graph:
-    """64 rows by packed weights in so many blocks of columns."""
-    return parse_graph(str(in_two_blocks(64, f"64, {2048 // count}", "phi", "1", "1")).replace("grid(x=2)", f"grid(x={count})"))
-
-
-def test_blocks_of_few_columns_read_no_more_weights() -> None:
-    """Those of 32 columns were predicted to take twice as long as those of 1,024, and take as long."""
-    device = AMX.multiplying(RightFactor.PACKED, DType.BF16, 64)
-    few, many = (demand(kernel.body, device) for n in (64, 2) for kernel in in_columns(n).kernels() if kernel.body is not None)
-    assert 64 * few.compute == pytest.approx(2 * many.compute)
-
-
 @pytest.mark.parametrize("cores", [1, 2])
 def test_blocks_of_few_rows_each_read_all_weights(cores: int) -> None:
     """Two blocks of 32 rows took 1.2 to 1.5 times as long as two of half of the columns, on one thread as on two that others
@@ -459,16 +447,10 @@ def test_no_kernel_is_predicted_below_what_bounds_it_where_reading_weights_count
 @pytest.mark.parametrize("seed", range(12))
 def test_no_candidate_is_predicted_below_what_bounds_it(seed: int) -> None:
     program = random_packed(seed)
-    device = with_product_rate(program, TWO_CORES)
-    looked = Search(program, device)
-    produces = tuple(-1 - index for index in range(len(looked.axes.outputs)))
-    roofline, found = Roofline(device, looked.dtype, looked.kernels.tensor_of), search(program, device, options=COARSE)
+    found = search(program, with_product_rate(program, TWO_CORES), options=COARSE)
     assert found.candidates
     assert found.report.least_seconds is not None
-    for candidate in found.candidates:
-        alone = len(list(construct(candidate.graph).kernels())) == 1
-        bounds = found.report.least_seconds, roofline.of(looked.axes, produces, libraries=True) if alone else 0.0
-        assert max(bounds) <= candidate.cost * (1 + 1e-9)
+    assert all(found.report.least_seconds <= candidate.cost * (1 + 1e-9) for candidate in found.candidates)
 
 
 def assert_bounded(program: Graph, device: Device, tiers: Sequence[Tier]) -> None:

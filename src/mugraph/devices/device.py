@@ -179,6 +179,8 @@ class Device:
     product_reading: float = 0.0
     """Part of the time of such a product that goes to reading weights, or to copying right factors that are none, which blocks
     with fewer rows take, too."""
+    product_left: float = 0.0
+    """Part of what an element of the right factor takes to be read that one of the left factor takes."""
     computed_factor_seconds: Mapping[DType, float] = field(default_factory=dict, hash=False)
     """What an element of a product's right factor takes beyond its sums where the block computes it, by the type that is
     multiplied, if all multiprocessors shared it: it is fp32 then, and is turned and rounded on its way to the product; of types
@@ -237,13 +239,9 @@ class Device:
             product_efficiency=efficiency,
             product_rows=rows if reading else 0,
             product_reading=reading,
+            product_left=float(by is RightFactor.PACKED),  # which blocks copy; computed ones of a batch lie in their tiles
             library_products={**plain.library, **library.library},
         )
-
-    @property
-    def product_efficiency_most(self) -> float:
-        """Share of `matmul_flops` that no product in generated kernels exceeds, whose weights meet any number of rows."""
-        return self.product_efficiency / (1.0 - self.product_reading) if self.product_reading < 1.0 else math.inf
 
     @property
     def operations_of_reading(self) -> float:

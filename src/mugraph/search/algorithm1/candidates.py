@@ -201,7 +201,8 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
     if not is_contraction(node.op):
         return operations / _rate(graph, node, device)
     if device.operations_of_reading:
-        read = sum(graph.tensor(value).elements for value in _weights(graph, node))
+        weights = _weights(graph, node)
+        read = sum(graph.tensor(value).elements * (1.0 if value in weights else device.product_left) for value in node.inputs)
         operations = operations / 2 * device.operations_of_sums + read * device.operations_of_reading
     computed = sum(graph.tensor(value).elements for value in _computed_rights(graph, node))
     seconds = computed * device.computed_factor_seconds.get(node.output.dtype, 0.0)

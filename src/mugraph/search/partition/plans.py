@@ -393,7 +393,7 @@ class PlanSearch:
             if not counts or not any(axis in reduced for reduced in program.reductions):
                 continue
             sketches = self.kernels.cheapest_first(program, self.kernels.structure(program, tier, axis).sketches)
-            efficiency = self.kernels.device.product_efficiency_most
+            efficiency = self.kernels.device.product_efficiency
             floors = (self.roofline.of_launches(program, sketch, produces, efficiency) for sketch in sketches)
             if min(floors, default=math.inf) >= bound:
                 self.cuts_pruned += 1

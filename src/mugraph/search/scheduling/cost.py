@@ -109,12 +109,16 @@ class SketchCost:
         return seconds
 
     def _product_work(self, product: Step, sums: list[_Work], spaces: Sequence[IndexSpace]) -> list[_Work]:
-        """The work of a product, whose weights each block reads that multiplies by them, in each iteration that does."""
+        """The work of a product, whose factors each block reads that multiplies them, in each iteration that does."""
         reading = self.device.operations_of_reading
         if not reading:
             return sums
-        weights = [(spaces[i]._replace(repeated=product.in_loop), reading) for i in self._weights(product)]
-        return [*weights, *((space, self.device.operations_of_sums) for space, _ in sums)]
+        weights = self._weights(product)
+        factors = [
+            (spaces[i]._replace(repeated=product.in_loop), reading if i in weights else reading * self.device.product_left)
+            for i in product.inputs
+        ]
+        return [*factors, *((space, self.device.operations_of_sums) for space, _ in sums)]
 
     def _weights(self, product: Step) -> list[int]:
         """Of each two factors the one that alone is loaded, else that on the right."""
