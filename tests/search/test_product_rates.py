@@ -286,7 +286,9 @@ def test_reading_factors_counts_by_itself_where_all_products_have_as_many_rows()
     x, y = (p.input(name, (rows, 2048), DType.BF16) for name, rows in (("x", 64), ("y", 16)))
     w = p.input("w", (2048, 2048), DType.BF16)
     device = with_product_rate(finished(p, x @ w, y @ w).with_constants(["w"]), AMX)
-    assert device == replace(AMX.multiplying(RightFactor.PACKED, DType.BF16, 16), product_rows=0, product_reading=0.0)
+    assert device == replace(
+        AMX.multiplying(RightFactor.PACKED, DType.BF16, 16), product_rows=0, product_reading=0.0, product_left=0.0
+    )
 
 
 @pytest.mark.parametrize("dtype", [DType.FP32, DType.BF16])

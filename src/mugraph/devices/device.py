@@ -239,7 +239,9 @@ class Device:
             product_efficiency=efficiency,
             product_rows=rows if reading else 0,
             product_reading=reading,
-            product_left=float(by is RightFactor.PACKED),  # which blocks copy; computed ones of a batch lie in their tiles
+            product_left=float(
+                reading > 0.0 and by is RightFactor.PACKED
+            ),  # which blocks copy; computed ones of a batch lie in their tiles
             library_products={**plain.library, **library.library},
         )
 
