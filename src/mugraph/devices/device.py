@@ -239,6 +239,9 @@ class Device:
             product_efficiency=efficiency,
             product_rows=rows if reading else 0,
             product_reading=reading,
+            computed_factor_seconds=self.computed_factor_seconds
+            if by is RightFactor.BATCHED
+            else {},  # else numbers may be packed
             product_left=float(
                 reading > 0.0 and by is RightFactor.PACKED
             ),  # which blocks copy; computed ones of a batch lie in their tiles
