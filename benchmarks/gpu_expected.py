@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from kept import Record, record_text, records
-from last_block import forms, pair_of
+from last_block import forms, of_even_wave, pair_of
 from mugraph.devices import Device, device_for, known_targets, roofline_seconds
 from mugraph.devices.copies import COPY_BYTES
 from mugraph.frontend import trace
@@ -80,7 +80,8 @@ def record(workload: str, batch: int, target: str) -> Record:
     program = trace(WORKLOADS[workload].function(), WORKLOADS[workload].inputs(batch, "bf16", "full")).graph
     best = search(program, device).candidates[0]
     graph = construct(best.graph)
-    launches = Cuda.described(target).lower(graph).values()
+    lowered = Cuda.described(target).lower(graph)
+    launches = lowered.values()
     bodies = [node.body for node in best.graph.kernels() if node.body is not None]
     kernels = [
         {
@@ -96,16 +97,20 @@ def record(workload: str, batch: int, target: str) -> Record:
         "predicted": 1e6 * best.cost,
         "launches": len(best.graph.kernels()),
         "kernels": kernels,
-        "combined": [*_combined(graph, device)],
+        "combined": [*_combined(graph, [launch.kernel.resident for launch in launches], device)],
     }
 
 
-def _combined(graph: Graph, device: Device) -> Iterator[Record]:
-    """The kernels of a muGraph that combine what the one before has written, and the forms that this could have."""
-    for first, second in itertools.pairwise(lower(graph).values()):
+def _combined(graph: Graph, beside: Sequence[int], device: Device) -> Iterator[Record]:
+    """The kernels of a muGraph that combine what the one before has written, the forms that this could have, and how full the
+    last wave of the one before is, so many of whose blocks run side by side."""
+    for (first, second), resident in zip(itertools.pairwise(lower(graph).values()), beside, strict=False):
         pair = pair_of(first, second)
         if pair is not None:
-            yield {"kernel": second.kernel.name, **asdict(pair), **asdict(forms(pair, second, device))}
+            even, split = of_even_wave(first, resident, device), float(kernel_seconds(device, demand(first.body, device)))
+            waves = math.prod(first.kernel.grid) / (resident * device.multiprocessors)
+            of_first = {"waves": waves, "split": split, "even": min(even, split)}
+            yield {"kernel": second.kernel.name, **asdict(pair), **of_first, **asdict(forms(pair, second, device))}
 
 
 def rows(found: Iterable[Record]) -> Iterator[Row]:
@@ -217,10 +222,13 @@ values of k of a panel and rings lagged); where there were other kernels then, t
 _COMBINING = """
 ## Partial results, and who combines them
 
-A kernel that shares out what is summed among blocks leaves partial results, and a second one combines them. By the cost model,
-microseconds of that second kernel with its launch (`alone`), of a last block of each group that combines them instead, and of as
-many blocks of the group as the second kernel has, which wait for each other (`shared out`); why kernels are launched alone, and
-what the others would need, stands in [cuda-target.md](cuda-target.md#partial-results-and-the-last-block).
+A kernel that shares out what is summed among blocks leaves partial results, and a second one combines them. How many `waves` of
+blocks that run at once the first kernel has; by the cost model, microseconds of it (`parts`) and of the same work shared out
+evenly among the blocks of one wave (`even`, where that is less), which [grids of equal parts
+cannot](cuda-target.md#split-keys-in-one-wave); of the second kernel with its launch (`alone`), of a last block of each group that
+combines the parts instead, and of as many blocks of the group as the second kernel has, which wait for each other (`shared out`);
+why kernels are launched alone, and what the others would need, stands in
+[cuda-target.md](cuda-target.md#partial-results-and-the-last-block).
 """
 _FINDING = """
 ## How long results take to be found
@@ -269,15 +277,21 @@ def _of_device(found: Iterable[Record], before: Mapping[str, Any], host: Mapping
 
 def _combining(found: Iterable[Record]) -> Iterator[str]:
     """The lines of the table of kernels that combine."""
-    yield "| workload | batch | device | groups | parts | combining blocks | KB of a group | alone | last block | shared out |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    columns = "| groups | parts | waves | parts, µs | even | combining blocks | KB of a group | alone | last block | shared out |"
+    yield f"| workload | batch | device {columns}"
+    yield f"|---|---|---{'|---' * columns.count(' | ')}|---|"
     for each in found:
         for pair in each["combined"]:
             names = (each["workload"], str(each["batch"]), TARGETS.get(each["target"], each["target"]))
-            counts = (str(pair["groups"]), str(pair["parts"]), str(pair["groups"] * pair["combining"]))
-            size = f"{pair['group_bytes'] / 1024:.0f}"
-            times = (f"{1e6 * pair[form]:.1f}" for form in ("alone", "last_block", "shared_out"))
-            yield f"| {' | '.join((*names, *counts, size, *times))} |"
+            first = (str(pair["groups"]), str(pair["parts"]), f"{pair['waves']:.2f}", *microseconds(pair, "split", "even"))
+            second = (str(pair["groups"] * pair["combining"]), f"{pair['group_bytes'] / 1024:.0f}")
+            times = microseconds(pair, "alone", "last_block", "shared_out")
+            yield f"| {' | '.join((*names, *first, *second, *times))} |"
+
+
+def microseconds(record: Record, *names: str) -> tuple[str, ...]:
+    """Seconds of a record as a table has them."""
+    return tuple(f"{1e6 * record[name]:.1f}" for name in names)
 
 
 def _seconds(finding: Iterable[Record]) -> Iterator[str]:

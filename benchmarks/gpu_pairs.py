@@ -12,7 +12,7 @@ first candidate with scores in registers (`mugraph.lower.register_scores`), and 
 is found of their rows there (`mugraph.lower.register_rows`), and with a result of the second product beside the sum
 (`mugraph.lower.rescaled_sums`); beside the six workloads there is causal attention of 128 and of 512 tokens, for each of a batch
 32 heads of 128 numbers (`prefill-128`, `prefill-512`). `lowered-order`: the candidate that the cost model puts first, and the one
-that the turns of shared memory of lowered kernels do (`mugraph.selection.lowered_order`), where they differ. With a GPU all are
+that the waits of lowered kernels do (`mugraph.selection.lowered_order`), where they differ. With a GPU all are
 compared with float64 and timed in turn as CUDA graphs; without one, times are null and the compiler's figures remain. A workload
 that has no two ways has no variants. Exits with 1 when a result is wrong. A run that is repeated makes what is missing.
 """

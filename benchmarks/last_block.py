@@ -85,6 +85,15 @@ def _of_blocks(tile: Tile, places: NDArray[Any], loop: int) -> NDArray[np.int64]
     return np.asarray(np.add.outer(moves, np.ravel(inside)), np.int64)
 
 
+def of_even_wave(launch: Launch, beside: int, device: Device) -> float:
+    """The predicted seconds of what a kernel's blocks do, shared out evenly among as many as run at once, so many `beside` each
+    other on a multiprocessor: what grids of equal parts have not in general."""
+    asked, at_once = demand(launch.body, device), device.multiprocessors * beside
+    share = float(asked.blocks) / at_once
+    times = {name: share * getattr(asked, name) for name in ("loop", "cache", "compute", "waiting")}
+    return float(kernel_seconds(device, asked._replace(blocks=at_once, **times)))
+
+
 def forms(pair: Pair, second: Launch, device: Device) -> Forms:
     """The predicted seconds of a pair's second kernel, and of its work as a tail of the first one."""
     asked, tail = demand(second.body, device), replace(device, launch_seconds=0.0)

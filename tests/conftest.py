@@ -9,11 +9,14 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import random
 import sys
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -22,6 +25,7 @@ from mugraph.support import seeds
 from mugraph.support.store import cache_directory
 from mugraph.targets.cuda import nvrtc
 from mugraph.targets.cuda.emulator import toolchain
+from mugraph.verifier import counterexamples, domain
 
 os.environ["MUGRAPH_CACHE"] = "off"
 
@@ -31,7 +35,7 @@ WHOLE_PATHS = (
     *("test_api.py", "test_docs.py", "test_documented_commands.py"),
 )
 """Folders and files with tests of what is done with results, from the search to the call."""
-FEW_COMPILED = 4
+FEW_COMPILED = 2
 LITTLE_OPTIMIZED = "-O1"
 FREEZE_COUNT = gc.get_freeze_count
 
@@ -64,6 +68,16 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What a test and its fixtures draw is the same in every run, whichever tests its process ran before."""
+    seed = zlib.crc32(item.nodeid.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
 
 
 def pytest_collection_finish() -> None:
@@ -106,9 +120,18 @@ def _compiled_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _patient() -> Iterator[None]:
+    """Witnesses that others are looked for in five seconds by default are found on busy machines, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (counterexamples, domain):
+            patch.setattr(module, "_PATIENCE", 120.0)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _few_are_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """By day, tests of what is done with results have the first four candidates compiled, at `-O1`, and timed, and not sixteen.
+    """By day, tests of what is done with results have the first two candidates compiled, at `-O1`, and timed, and not sixteen.
 
     Which of them is chosen is the matter of `tests/selection`; what kernels look like, of `tests/runtime` and `tests/targets`.
     """

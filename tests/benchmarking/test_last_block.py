@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
-from benchmarks.last_block import Pair, forms, pair_of
+from benchmarks.last_block import Pair, forms, of_even_wave, pair_of
 
 from lower.graphs import chain_of_kernels
 from mugraph.devices import device_for
 from mugraph.ir import DType, Graph, GraphBuilder, Level
 from mugraph.lower import Launch, lower
+from mugraph.search.algorithm1.candidates import demand
+from mugraph.search.scheduling.cost_table import kernel_seconds
 
 H100 = device_for("cuda:sm_90")
 
@@ -83,3 +86,17 @@ def test_more_parts_make_last_blocks_slower_than_a_launch() -> None:
     assert all(before.last_block < after.last_block for before, after in itertools.pairwise(found))
     assert found[0].last_block < found[0].alone
     assert found[-1].last_block > found[-1].alone
+
+
+@pytest.mark.parametrize(("rows", "parts", "beside"), [(6, 22, 1), (6, 44, 2)])
+def test_a_wave_that_is_full_is_even(rows: int, parts: int, beside: int) -> None:
+    first, _ = launches(split_sums(rows, parts, 1, columns=64))
+    assert of_even_wave(first, beside, H100) == pytest.approx(float(kernel_seconds(H100, demand(first.body, H100))))
+
+
+def test_an_even_wave_saves_what_idle_multiprocessors_would_have_done() -> None:
+    first, _ = launches(split_sums(12, 12, 1, columns=64))  # 144 blocks: twelve multiprocessors have two, and all wait for them
+    asked = demand(first.body, H100)
+    threads = replace(H100, memory_bandwidth=1e30, cache_bandwidth=1e30, launch_seconds=0.0, load_seconds=0.0)
+    own, even = float(kernel_seconds(threads, asked)), of_even_wave(first, 1, threads)
+    assert even == pytest.approx(own * (144 / 132) / 2)

@@ -39,7 +39,7 @@ from support.test_stopping import ends
 
 from .networks import Mlp
 
-LONG = 120.0
+LONG = 500.0
 
 
 class Held(SearchProcess):
@@ -598,22 +598,21 @@ background.queue.process._started = told
 x = torch.randn(4, 64)
 with torch.no_grad():
     fast(x)
-    assert started.wait(100)
+    assert started.wait(500)
 """
 
 
 def ended(more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM + more], env=environment, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", PROGRAM + more], env=environment, capture_output=True, text=True, timeout=550, check=False
     )
 
 
 def test_a_process_ends_while_it_searches() -> None:
     done = ended("print(background.queue.process._process.pid)")
     assert (done.returncode, done.stderr) == (0, "")
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(done.stdout), 0)
+    assert ends(int(done.stdout))
 
 
 COMPILING = """
@@ -667,7 +666,7 @@ def test_a_process_that_ends_while_somebody_compiles_leaves_nothing_behind(progr
         "MUGRAPH_CACHE": "on",
     }
     command = [sys.executable, "-c", program + UNTIL_TOLD]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     compilers = [int(process) for process in (tmp_path / "told").read_text().split()]
     assert len(compilers) == 2
@@ -705,7 +704,7 @@ with torch.no_grad():
 (graph,) = background.graphs()
 assert graph.state in ("queued", "searching"), graph.state
 if child == 0:
-    assert background.wait(150)
+    assert background.wait(500)
     assert graph.state not in ("queued", "searching", "not called yet")
     sys.exit(0)
 _, status = os.waitpid(child, 0)

@@ -25,7 +25,8 @@ from mugraph.integrations.masked_run import Decision
 from mugraph.integrations.own_arguments import MOST_TRIES
 from mugraph.integrations.sized_graph import RecurringSizes, SizedGraph, UncutGraph
 from mugraph.integrations.torch_compile import compilations
-from mugraph.runtime.benchmarking import duel
+from mugraph.pieces import piece_optimizer
+from mugraph.runtime.benchmarking import Duel, duel
 
 pytestmark = pytest.mark.usefixtures("first_found")
 
@@ -411,6 +412,12 @@ def assert_right(fast: Run, model: Run, *given: torch.Tensor) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.fixture
+def pieces_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts have kernels, however fast these are beside PyTorch on this machine: whole graphs are what is compared."""
+    monkeypatch.setattr(piece_optimizer, "against", lambda *_: Duel(rounds=20, won=20, speedup=2.0))
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_a_prompt_of_any_length_runs_by_kernels_from_the_first_call_on(dynamic: bool | None) -> None:
     model = Prompt().eval()
@@ -484,6 +491,7 @@ def test_tokens_of_any_batch_over_any_cache_run_by_kernels_from_the_first_call_o
         assert len(compilations) == done
 
 
+@pytest.mark.usefixtures("pieces_win")
 def test_a_graph_that_is_cut_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each class of lengths, whoever wins; parts have kernels, and PyTorch's calls as a whole have none."""
     found = list[ComparedGraph]()
@@ -495,7 +503,7 @@ def test_a_graph_that_is_cut_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(graph_sizes, "ComparedGraph", Noted)
     model = Prompt().eval()
-    fast = compiled(model, ALL | {"keep": "faster", "budget": 4.0})
+    fast = compiled(model, ALL | {"keep": "faster"})
     with torch.inference_mode():
         for length in (20, 31, 33, 5):
             ids = torch.randint(50, (1, length))
@@ -510,6 +518,7 @@ def test_a_graph_that_is_cut_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPa
                 assert_right(fast, model, torch.randint(50, (1, length)))
 
 
+@pytest.mark.usefixtures("pieces_win")
 def test_a_length_that_keeps_coming_gets_kernels_behind_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wins: what is made is proved, compared with what ran the length, and in place or not."""
     found = list[RecurringSizes]()
@@ -522,7 +531,7 @@ def test_a_length_that_keeps_coming_gets_kernels_behind_calls(monkeypatch: pytes
     monkeypatch.setattr(graph_sizes, "RecurringSizes", Noted)
     monkeypatch.setattr(sized_graph, "_USES_BY_PARTS", 3)
     model = Prompt().eval()
-    fast = compiled(model, ALL | {"keep": "faster", "budget": 6.0})
+    fast = compiled(model, ALL | {"keep": "faster"})
     with torch.inference_mode():
         assert_right(fast, model, marked(torch.randint(50, (1, 20)), 1))
         done = compilations.in_all
@@ -548,7 +557,7 @@ def test_a_size_of_a_graph_without_parts_gets_kernels_behind_calls(monkeypatch: 
         return behind(*given)
 
     monkeypatch.setattr(graph_sizes, "_behind_calls", made)
-    fast = compiled(ranked, {"keep": "all", "budget": 20.0, "profile": False})
+    fast = compiled(ranked, {"keep": "all", "budget": 300.0, "profile": False})
     with torch.inference_mode():
         for size in (9, 9, 9, 9, 4):
             x = torch.randn(size, 8)

@@ -196,6 +196,42 @@ def test_a_module_keeps_what_it_has() -> None:
         optimized.nothing  # noqa: B018
 
 
+def test_what_is_set_of_an_optimized_module_is_the_modules() -> None:
+    """It is read there: what stood beside it did nothing."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.scale = nn.Linear(32, 16), 2.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(x, self.linear.weight, self.linear.bias) * self.scale
+
+    model = Scaled().eval()
+    optimized = mugraph.optimize(model, budget=120.0)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorch)
+        close(optimized(X), model(X))
+        before = model(X)
+        optimized.scale = 4.0
+        assert model.scale == 4.0
+        close(optimized(X), 2 * before)
+        optimized.linear = nn.Linear(32, 16)
+        assert model.linear is optimized.linear
+        assert len(list(model.parameters())) == 2
+        close(optimized(X), model(X))
+    del optimized.scale
+    assert not hasattr(model, "scale")
+    assert optimized.settings.budget == 120.0
+
+
+def test_a_model_whose_forward_is_optimized_can_be_exported() -> None:
+    layer = Layer().eval()
+    with torch.no_grad():
+        exported = torch.export.export(layer, (X,)).module()
+        close(exported(X), layer(X))
+
+
 def test_what_is_no_program_runs_in_pieces() -> None:
     def shifted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return norm_linear(x.logcumsumexp(0), w)[:, 1:]

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ from mugraph.selection.whole_programs import OptimizationSettings, superoptimize
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback, silent
 from mugraph.targets.machine import machine_for
+from pieces.clocks import Clock
 from pieces.programs import EXAMPLES, Example, Layer
 
 EXAMPLE_FILE = Path(__file__).parents[2] / "examples" / "decoder_layer.py"
@@ -489,6 +491,20 @@ def test_a_function_whose_time_is_over_before_its_pieces_are_searched_says_so() 
     assert [calls.reason for calls in opt.report.coverage.left] == [out_of_time("a muGraph was found")]
 
 
+def test_a_whole_out_of_reach_whose_time_is_over_says_that_its_pieces_were_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said that nothing clearly faster was found."""
+
+    def out_of_reach(*asked: Any, **given: Any) -> Any:
+        time.sleep(0.5)
+        raise UnsupportedOperator("too many axes at once")
+
+    monkeypatch.setattr("mugraph.selection.proposals.closure_search", out_of_reach)
+    opt = mugraph.superoptimize(rows, ROWS, budget=0.5, profile=False, cache="off")
+    assert not opt.found
+    assert opt.report.coverage is not None
+    assert [calls.reason for calls in opt.report.coverage.left] == [out_of_time("its pieces were searched")]
+
+
 def test_a_whole_whose_first_kernels_are_proved_is_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_programs, "is_beyond_tests", lambda *_: True)
     opt = mugraph.superoptimize(rows, ROWS, profile=False, cache="off", seed=0)
@@ -523,7 +539,7 @@ def test_a_piece_that_is_the_whole_is_not_searched_again(monkeypatch: pytest.Mon
 def test_programs_leave_time_for_calls_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, slowdown: float, call: float, seconds: float
 ) -> None:
-    monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: slowdown)
+    Clock(monkeypatch, slowdown)
     monkeypatch.setattr("mugraph.devices.host.slowdown_of_calls", lambda: slowdown)
     monkeypatch.setattr(whole_calls, "slowdown", lambda: slowdown)
     assert _CALLS.before(Deadline(60.0), call).remaining == pytest.approx(seconds, abs=0.1)

@@ -289,13 +289,33 @@ def test_what_there_was_no_time_for_ahead_is_proposed_again(late: bool) -> None:
     class Nothing(Decided):
         def _tried(self, piece: Piece, budget: float | None, *args: Any) -> PieceOutcome:
             assert budget is not None
-            assert budget <= 0.25 * 60.0, "what comes first may be in vain"
+            assert 0.7 * 60.0 < budget <= 0.8 * 60.0, "what comes first may be in vain, but is all that there is"
             return Outcome(None, "nothing was found")
 
     module = recorded(summed, *LARGE)
     joiner, whole = Joiner(module.graph, Nothing(WON)), partition(module.graph)
     assert joiner.ahead(whole, {}, Deadline(60.0)) == ()
     assert bool(joiner.proposed(whole, {})) == late
+
+
+def test_what_comes_ahead_has_as_large_a_part_of_the_time_as_it_saves() -> None:
+    def beside(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return summed(x, w), w.sort(-1).values
+
+    given: list[float] = []
+
+    class Noting(Decided):
+        def _tried(self, piece: Piece, budget: float | None, *args: Any) -> PieceOutcome:
+            assert budget is not None
+            given.append(budget)
+            return PieceOutcome(None, "nothing was found")
+
+    module = recorded(beside, *LARGE)
+    joiner = Joiner(module.graph, Noting(WON))
+    assert joiner.ahead(partition(module.graph), {}, Deadline(60.0)) == ()
+    (saved,) = joiner._parts.values()
+    assert 0.25 < saved < 0.75
+    assert given == [pytest.approx(60.0 * saved, rel=0.2)]
 
 
 @pytest.mark.parametrize(

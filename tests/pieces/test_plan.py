@@ -34,6 +34,7 @@ from mugraph.runtime.benchmarking import Duel
 from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import superoptimize_program
 from mugraph.support.deadline import Deadline
+from pieces.clocks import Clock
 
 CACHED, WIDTH = 24, 8
 
@@ -445,15 +446,18 @@ def test_what_lost_in_few_rounds_is_not_compared_again(monkeypatch: pytest.Monke
     [(60.0, 60.0, 4.0, 56.0), (60.0, 60.0, 100.0, 45.0), (10.0, 60.0, 4.0, 10.0), (59.0, 60.0, 4.0, 56.0)],
     ids=["the last piece", "at most a quarter", "there is enough", "nearly the last"],
 )
-def test_time_is_kept_for_the_duel_of_a_piece(stage: float, graph: float, kept: float, budget: float) -> None:
+def test_time_is_kept_for_the_duel_of_a_piece(
+    monkeypatch: pytest.MonkeyPatch, stage: float, graph: float, kept: float, budget: float
+) -> None:
+    Clock(monkeypatch)
     share = Share.of(Deadline(stage), 1.0, Deadline(graph), kept)
     assert share.budget == pytest.approx(budget, abs=0.1)
     assert share.enough == pytest.approx(budget, abs=0.1)
-    assert share.until.remaining == pytest.approx(graph, abs=0.1)
+    assert share.until.remaining == graph
 
 
 def test_what_is_kept_for_a_duel_is_what_calls_are_predicted_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.devices.host.slowdown", lambda: 2.0)
+    Clock(monkeypatch, slowdown=2.0)
     monkeypatch.setattr("mugraph.devices.host.slowdown_of_calls", lambda: 2.0)
     asked: list[float] = []
 

@@ -107,17 +107,22 @@ def test_tensors_that_a_function_keeps_can_be_trained_with(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("one_thread", [2], indirect=True)
-@pytest.mark.parametrize(("least", "also"), [(0.0, True), (2e-3, False)], ids=["small", "long"])
-def test_small_calls_are_timed_on_one_thread_too(monkeypatch: pytest.MonkeyPatch, least: float, also: bool) -> None:
+@pytest.mark.parametrize(("seconds", "also"), [(5e-4, True), (2e-3, False)], ids=["small", "long"])
+def test_small_calls_are_timed_on_one_thread_too(monkeypatch: pytest.MonkeyPatch, seconds: float, also: bool) -> None:
     threads: set[int] = set()
+    now = [0.0]
 
     def function(x: torch.Tensor) -> torch.Tensor:
         threads.add(torch.get_num_threads())
-        time.sleep(least)
+        return ours(x)
+
+    def ours(x: torch.Tensor) -> torch.Tensor:
+        now[0] += seconds
         return x * 2
 
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(baselines, "COMPILE_MODES", {})
-    comparison = compare(double, function, (torch.ones(2),), rounds=2)
+    comparison = compare(ours, function, (torch.ones(2),), rounds=2)
     assert list(comparison.baselines) == ([EAGER, ONE_THREAD] if also else [EAGER])
     assert threads == ({1, 2} if also else {2})
     assert torch.get_num_threads() == 2
@@ -199,3 +204,23 @@ def test_a_result_that_fails_while_it_is_timed_is_no_line(monkeypatch: pytest.Mo
     monkeypatch.setattr(baselines, "COMPILE_MODES", {})
     with pytest.raises(ValueError, match="ours"):
         compare(broken, double, (torch.ones(2),), rounds=3)
+
+
+def test_what_takes_seconds_is_told_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes tens of seconds, in which who waits would hear nothing."""
+    moments: list[str] = []
+
+    def compiling(fn: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        moments.append(mode)
+        return fn
+
+    monkeypatch.setattr(torch, "compile", compiling)
+    compare(double, double, (torch.ones(2),), rounds=1, tell=moments.append)
+    assert moments == [
+        "the result's calls and the function's own, also compiled by PyTorch",
+        "PyTorch compiles the function: torch.compile",
+        "default",
+        "PyTorch compiles the function: torch.compile max-autotune",
+        "max-autotune-no-cudagraphs",
+        "calls in turns: mugraph, torch eager, torch.compile, torch.compile max-autotune",
+    ]

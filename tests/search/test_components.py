@@ -36,7 +36,7 @@ def test_what_shares_only_inputs_is_apart() -> None:
 
 def test_a_program_of_many_parts_is_searched() -> None:
     program = pooled(7, 9).graph
-    result = search(program, CPU, budget=20)
+    result = search(program, CPU, budget=300)
     assert result.report.segments == 7
     for candidate in result.candidates:
         check(candidate.graph)
@@ -45,5 +45,5 @@ def test_a_program_of_many_parts_is_searched() -> None:
 
 
 def test_a_short_program_is_searched_as_a_whole() -> None:
-    result = search(pooled(4, 3).graph, CPU, budget=20)
+    result = search(pooled(4, 3).graph, CPU, budget=300)
     assert any(len(candidate.graph.kernels()) == 1 for candidate in result.candidates)

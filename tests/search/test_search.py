@@ -315,7 +315,7 @@ def test_finer_tiers_are_left_out_where_nothing_can_win_as_much_as_is_worth_it()
     program = Program()
     x, gain = program.input("x", (64, 4096)), program.input("gain", (4096,))
     graph = finished(program, x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * gain)
-    everything, enough = (search(graph, CPU, budget=60, options=Options(max_kernels=1, least_gain=gain)) for gain in (0.0, 0.1))
+    everything, enough = (search(graph, CPU, budget=600, options=Options(max_kernels=1, least_gain=gain)) for gain in (0.0, 0.1))
     assert everything.report.exhausted
     assert not everything.report.settled
     assert enough.report.settled
@@ -354,7 +354,7 @@ def test_a_search_for_a_gpu_ends_where_little_is_left_beside_the_last_cache() ->
     q, k, v = (p.input(name, (8, 32, 1 if name == "q" else 4096, 128), "fp16") for name in "qkv")
     q, k = (x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() for x in (q, k))
     graph = finished(p, (q @ k.transpose(-1, -2)).softmax(-1) @ v)
-    enough = search(graph, H100, budget=60, options=Options(least_gain=0.1))
+    enough = search(graph, H100, budget=600, options=Options(least_gain=0.1))
     assert enough.report.settled
     assert enough.report.least_seconds is not None
     assert 0 < 1 - enough.report.least_seconds / enough.candidates[0].cost < 0.1
@@ -380,13 +380,13 @@ def test_a_search_for_anything_ends_with_what_it_finds_first() -> None:
     x, y, z = (program.input(name, (512, 512)) for name in "xyz")
     graph = finished(program, x @ z + y @ z)
     anything = Options(least_gain=ANY_GAIN)
-    first = search(graph, CPU, budget=20, options=anything)
+    first = search(graph, CPU, budget=600, options=anything)
     assert first.candidates
     assert first.in_range
     assert first.report.settled
     assert [tier.closures > 0 for tier in first.report.tiers] == [True, *[False] * (len(first.report.tiers) - 1)]
     hidden = {"x": np.tri(512, 512, k=-64, dtype=bool)}
-    assert search(graph, CPU, budget=20, options=anything, hidden=hidden).report.settled
+    assert search(graph, CPU, budget=600, options=anything, hidden=hidden).report.settled
     assert not search(graph, CPU, budget=20, options=anything, space=SearchSpace(loops=(4,))).report.settled
 
 
@@ -414,7 +414,7 @@ def test_what_can_be_won_is_not_known_in_a_space_or_under_masks() -> None:
     x, mask = program.input("x", (64, 4096)), program.input("mask", (64, 4096))
     graph = finished(program, (x + mask).softmax(-1))
     options, hidden = Options(least_gain=0.9), {"mask": np.tri(64, 4096, k=-64, dtype=bool)}
-    assert search(graph, CPU, budget=20, options=options).report.settled
+    assert search(graph, CPU, budget=600, options=options).report.settled
     assert not search(graph, CPU, budget=20, options=options, hidden=hidden).report.settled
     assert not search(graph, CPU, budget=20, options=options, space=SearchSpace(loops=(4,))).report.settled
 

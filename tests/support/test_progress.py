@@ -81,8 +81,8 @@ def test_without_a_budget_there_is_no_end() -> None:
 
 
 def test_a_budget_runs_out() -> None:
-    fresh, spent = Deadline(100.0), Deadline(0.0)
-    assert 49.0 < (fresh.share(0.5) or 0.0) <= 50.0
+    fresh, spent = Deadline(1e6), Deadline(0.0)
+    assert 499_000.0 < (fresh.share(0.5) or 0.0) <= 500_000.0
     assert not fresh.passed
     assert spent.passed
     assert spent.share(0.5) == 0.0

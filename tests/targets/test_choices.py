@@ -88,8 +88,9 @@ def test_every_function_at_special_values(target: str) -> None:
     [
         *(torch.relu, torch.nn.functional.relu6, torch.nn.functional.leaky_relu),
         *(lambda x: x.clamp(min=0), lambda x: x.clamp(max=0), lambda x: x.clamp(0, 1), lambda x: x.clamp(-1, 0)),
+        lambda x: torch.nn.functional.threshold(x, 0, 0),
     ],
-    ids=["relu", "relu6", "leaky_relu", "at least 0", "at most 0", "from 0 on", "up to 0"],
+    ids=["relu", "relu6", "leaky_relu", "at least 0", "at most 0", "from 0 on", "up to 0", "threshold"],
 )
 def test_zeros_keep_the_signs_that_they_have_in_pytorch(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """1 / relu(-0.0) is -inf there, on a CPU."""

@@ -191,7 +191,7 @@ def test_pages_are_painted_light_and_dark_narrow_and_wide(scheme: str, width: in
     file, shot = tmp_path / "page.html", tmp_path / "page.png"
     file.write_text(page(compared()), encoding="utf-8")
     command = [str(CHROMIUM), *FLAGS[:3], "--hide-scrollbars", f"--window-size={width},1200", flag, f"--screenshot={shot}"]
-    subprocess.run([*command, file.as_uri()], capture_output=True, timeout=60, check=True)
+    subprocess.run([*command, file.as_uri()], capture_output=True, timeout=300, check=True)
     size, rows = pixels(shot)
     assert size == (width, 1200)
     assert rows[0][:3] == bytes(paper), "the page's own colour"
@@ -245,7 +245,7 @@ def measured(text: str, width: int, folder: Path, script: str = MEASURE, *flags:
     frame = f'<iframe style="width:{width}px;height:60em" srcdoc="{html.escape(text)}"></iframe>'
     file.write_text(f'<!DOCTYPE html><meta charset="utf-8"><body>{frame}{script}')
     command = [str(CHROMIUM), *FLAGS, *flags, file.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     match = re.search(r'<pre id="found">(.*?)</pre>', shown)
     assert match, "the page was not measured"
     found: dict[str, Any] = json.loads(html.unescape(match[1]))

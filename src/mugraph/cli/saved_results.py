@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mugraph.frontend.calls.pytree import FunctionCalling
     from mugraph.results.superoptimized import Superoptimized
     from mugraph.runtime.baselines import BaselineComparison
+    from mugraph.support.progress import ProgressCallback
 
 
 def show(
@@ -139,11 +140,12 @@ def bench(
 ) -> int:
     """Time saved results against PyTorch."""
     from mugraph.cli.output import comparison_json, print_comparison, result_json
+    from mugraph.support.progress import Reporter
 
     records: list[dict[str, Any]] = []
     for folder in folders:
-        with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no part of the answer
-            opt, comparison = _timed(folder, rounds, trust_sources, trust_origin)
+        with contextlib.redirect_stdout(sys.stderr), Reporter() as tell:  # what the user's code prints is no part of the answer
+            opt, comparison = _timed(folder, rounds, trust_sources, trust_origin, tell)
         records.append({"folder": str(folder), **result_json(opt), **comparison_json(comparison)})
         if not json_output:
             print(f"{folder}: {opt!r}")
@@ -153,10 +155,14 @@ def bench(
     return 0
 
 
-def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -> tuple[Superoptimized, BaselineComparison]:
+def _timed(
+    folder: Path, rounds: int, trust_sources: bool, trust_origin: bool, tell: ProgressCallback
+) -> tuple[Superoptimized, BaselineComparison]:
     """The saved result, and its times beside those of the function it came from."""
     from mugraph.api import load
     from mugraph.runtime.baselines import compare
+    from mugraph.support.deadline import Deadline
+    from mugraph.support.progress import telling
     from mugraph.targets.machine import machine_for
 
     opt = load(folder, trust_sources)
@@ -171,7 +177,8 @@ def _timed(folder: Path, rounds: int, trust_sources: bool, trust_origin: bool) -
         raise InvalidInput(f"{subject.name} is not the program of {folder}, or no longer; optimize it again")
     given = calling.values(tuple(inputs), {})
     kernels = functools.partial(opt, *given[: len(given) - len(opt.calling.constants)])
-    return opt, compare(lambda *_: kernels(), subject.function, inputs, rounds=rounds, machine=machine)
+    comparing = telling("compare", Deadline(None), tell)
+    return opt, compare(lambda *_: kernels(), subject.function, inputs, rounds=rounds, machine=machine, tell=comparing)
 
 
 def _calling(opt: Superoptimized, subject: Subject) -> FunctionCalling | None:

@@ -156,8 +156,8 @@ class Device:
     clock_hertz: float = 1e9
     """Of a multiprocessor, whose shared memory serves one access of a warp a turn; a boost clock, which loads may lower."""
     turn_share: float = 0.0
-    """Part of a turn of shared memory that delays a multiprocessor's threads beside other work: by what lowered kernels ask of it
-    candidates are put in order (`mugraph.selection.lowered_order`); 0 where none was fitted, and the order stays."""
+    """Part of a turn of shared memory that delays a multiprocessor's threads beside other work: by what lowered kernels wait for
+    candidates are put in order (`mugraph.selection.lowered_order`); 0 where none was fitted."""
     load_seconds: float = 0.0
     """From one load that the threads of a block wait for to the next, which latency makes long; 0 where none is exposed."""
     resident_blocks: int = 1
@@ -212,7 +212,12 @@ class Device:
     def bytes_in_flight(self) -> int:
         """Bytes that are to be on their way to a multiprocessor for memory to stay busy: bandwidth times the latency of loads
         that wait for others; 0 where no latency is known."""
-        return int(_LOADED * self.load_seconds * self.memory_bandwidth / self.multiprocessors)
+        return int(self.busy_load_seconds * self.memory_bandwidth / self.multiprocessors)
+
+    @property
+    def busy_load_seconds(self) -> float:
+        """Until what is loaded arrives where memory is busy; 0 where no latency is known."""
+        return _LOADED * self.load_seconds
 
     def product_rate(self, left: DType, right: DType, result: DType) -> float:
         """Operations per second of products of inputs of two types, or of what is computed in these, whose results have a third:

@@ -19,8 +19,10 @@ from mugraph.errors import ExceedsMemory
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower
 from mugraph.lower.access_costs import block_traffic
+from mugraph.lower.staging import panels_of_kernel
 from mugraph.lower.thread_graphs import FusionRule
-from mugraph.lower.tile_form import Kernel, Matmul
+from mugraph.lower.tile_form import Kernel
+from mugraph.lower.waits import barriers_beside_ring
 from mugraph.runtime import Executable
 from mugraph.runtime.benchmarking import medians
 from mugraph.search.algorithm1.candidates import demand
@@ -138,11 +140,4 @@ def _predicted(launch: Launched, device: Device) -> float:
 
 def _barriers(kernel: Kernel) -> int:
     """Barriers before statements and panels that one block meets."""
-    body = range(len(kernel.before), len(kernel.before) + len(kernel.body))
-    total = 0
-    for number, statement in enumerate(kernel.statements):
-        panels = 0
-        if isinstance(statement, Matmul) and statement.panels is not None:
-            panels = statement.left.shape[-1] // statement.panels.depth
-        total += (panels + (number in kernel.barriers)) * (kernel.loop if number in body else 1)
-    return total
+    return barriers_beside_ring(kernel) + panels_of_kernel(kernel)

@@ -38,8 +38,8 @@ from mugraph.integrations.call_kinds import (
 )
 from mugraph.integrations.dynamic_shapes import superoptimize_dynamic
 from mugraph.integrations.observed_sizes import ObservedSizes
+from mugraph.integrations.stand_in import StandIn
 from mugraph.pieces.piece_options import PieceOptions
-from mugraph.results.data import Shared
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.runtime.baselines import EAGER
 from mugraph.runtime.benchmarking import Duel, duel
@@ -93,16 +93,19 @@ class Answer:
             return "something that it reads"
 
 
-class Optimized(Shared, Generic[P, R]):
+class Optimized(StandIn, Generic[P, R]):
     """A function that `mugraph.optimize` was asked for: call it as ever.
 
     `answers` says what answers the calls of each kind: shapes, dtypes and devices of tensors, values of everything else. Those of
     the kinds that were used last are kept, up to 64.
     """
 
+    fn: Callable[P, R]
+
     def __init__(self, fn: Callable[P, R], settings: Settings) -> None:
-        self.fn, self.settings = fn, settings
+        self.settings = settings
         self.answers: OrderedDict[Kind, Answer] = OrderedDict()
+        self.fn = fn
         self._latest: tuple[Superoptimized, Kind, ReachedModules, Answer] | None = None
         """The result that answered last, the surroundings and modules that it was optimized with, and the answer it is of."""
         self._observed = ObservedSizes()
@@ -278,12 +281,6 @@ class Optimized(Shared, Generic[P, R]):
     @property
     def _name(self) -> str:
         return getattr(self.fn, "__qualname__", type(self.fn).__name__)
-
-    def __getattr__(self, name: str) -> Any:
-        """What the function, or the module, has besides: `optimized.parameters()`."""
-        if name.startswith("_") or "fn" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.fn, name)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._attribute = f"_optimized_{name}"

@@ -59,7 +59,7 @@ from mugraph.selection.reasons import out_of_time
 from mugraph.selection.structure_key import form_of
 from mugraph.selection.whole_programs import OptimizationSettings
 from mugraph.support.deadline import Deadline
-from mugraph.support.progress import Event, ProgressCallback
+from mugraph.support.progress import ProgressCallback, telling
 from mugraph.support.seeds import seed_or_fresh
 from mugraph.support.store import Mode, Store
 from mugraph.targets.machine import Machine, machine_for
@@ -247,7 +247,8 @@ def _beside(
         return refused(late)
     args, kwargs = _copies(arguments_of(example_inputs))
     with _unchanged(_written(result, args, kwargs)) as again:
-        tell(Event("compare", "what the result returns, and the function", deadline.elapsed))
+        comparing = telling("compare", deadline, tell)
+        comparing("what the result returns, and the function")
         begun = deadline.elapsed
         why = difference(result, fn, args, kwargs, alike=_is_alike_again(result))
         if why:
@@ -257,9 +258,8 @@ def _beside(
         taken = (deadline.elapsed - begun) / LOOKED_AT
         if not may_begin(deadline, least_of_calls(taken) - LOOKED_AT * taken):
             return refused(late)
-        tell(Event("compare", "calls of the result and of the function", deadline.elapsed))
         own, warm = OwnCall(again(fn), args, kwargs), taken_if_long(taken)
-        showed = _Showed(own.beside(again(result), machine, deadline, compiled=settings.baselines, taken=warm))
+        showed = _Showed(own.beside(again(result), machine, deadline, compiled=settings.baselines, taken=warm, tell=comparing))
         if showed.clear and may_begin(deadline, taken):
             showed = replace(showed, coverage=timed_coverage(result, args, kwargs, deadline))
     if showed.stands:

@@ -35,8 +35,9 @@ from mugraph.support.store import digest_of
 _log = logging.getLogger("mugraph.torch_compile")
 _ROUNDS = 3
 """Times that steps are joined: with what was joined before, and without what was in vain."""
-_AHEAD = 0.25
-"""The part of the budget for what comes before the steps: it may be in vain."""
+_AHEAD, _AHEAD_MOST = 0.25, 0.8
+"""The part of the budget for what comes before the steps: it may be in vain. It is larger, up to the most, where that is
+predicted to save as much of a call of the graph, and the most where it is all of the graph: little is left for the steps then."""
 _PART = 0.5
 """The part of what is left of it for each round."""
 _SECONDS = 20.0
@@ -83,7 +84,7 @@ class Joiner:
         What they are made of need not be searched then. What there was no time for is proposed again.
         """
         proposed = [*self.proposed(whole, {}, DECISIVE)]
-        seconds = deadline.share(_AHEAD)
+        seconds = deadline.share(min(_AHEAD_MOST, max(_AHEAD, self._worth_ahead(proposed))))
         made = self._searched(proposed, graphs, Deadline(_SECONDS if seconds is None else seconds), deadline)
         lost = {piece: outcome for piece, outcome in made.items() if not outcome.runs}
         self._refuse({piece: each.reason for piece, each in lost.items() if not each.wants_time})
@@ -165,6 +166,14 @@ class Joiner:
             saved[key] = saved.get(key, 0.0) + join.saving / seconds
         self._parts.update({piece: saved[self.optimizer.key(piece)] for piece in found})
         return [piece for piece in found if budget is None or self._parts[piece] * budget >= _WORTH_TRYING]
+
+    def _worth_ahead(self, pieces: Sequence[Piece]) -> float:
+        """The part of a call of the graph that larger pieces which were proposed are predicted to save together; all where one is
+        all of it."""
+        calls = sum(node.op == "call_function" for node in self.graph.nodes)
+        if any(len(piece.nodes) == calls for piece in pieces):
+            return 1.0
+        return sum({self.optimizer.key(piece): self._parts[piece] for piece in pieces}.values())
 
     def _hurried(self, pieces: Sequence[Piece]) -> list[Piece]:
         """Those of larger pieces of which no more than the first muGraph is wanted, as calls of a model wait."""

@@ -18,6 +18,10 @@ _LEAST_SECONDS = 5.0
 _FIRST_SECONDS = 1.0
 """Of processor time, after which a piece waits for the others once something of it is proved, where there is little for each."""
 
+_SECONDS_OF_AN_OPERATOR = 0.05
+"""Of processor time, what each operator takes at least of a program that is searched, compiled and proved as a whole: of 54
+operators all took 4 seconds, and of 75 six were not enough."""
+
 _COMPARED_SHARE = 0.25
 """The largest part of what is left of the time for its graph that is kept for the duel of a piece."""
 
@@ -84,6 +88,11 @@ def least_seconds() -> float:
 def first_seconds() -> float:
     """What most pieces need here for the first muGraph that is proved, once the search of them ends as soon as there is one."""
     return _FIRST_SECONDS * slowdown()
+
+
+def seconds_of_whole(operators: int) -> float:
+    """What a program of so many operators needs as a whole on this machine, as busy as it is."""
+    return _SECONDS_OF_AN_OPERATOR * operators * slowdown()
 
 
 def is_scarce(deadline: Deadline, pieces: int) -> bool:

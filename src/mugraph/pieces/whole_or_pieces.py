@@ -12,9 +12,12 @@ from mugraph.ir.cores import has_lookups
 from mugraph.ir.graph import Graph
 from mugraph.ir.ops import GRAPH_DEFINED, is_contraction, is_scan
 from mugraph.ir.parts import has_parts, objection
+from mugraph.pieces.shares import seconds_of_whole
+from mugraph.results.coverage import of_program
 from mugraph.results.superoptimized import Superoptimized
 from mugraph.search.long_programs import LONG
 from mugraph.selection.problems import ExampleInputs, Problem, function_problem
+from mugraph.selection.reasons import out_of_time
 from mugraph.selection.whole_programs import OptimizationSettings, superoptimized
 from mugraph.support.deadline import Deadline
 from mugraph.support.progress import ProgressCallback
@@ -60,7 +63,7 @@ class FunctionSearch:
             return self._in_pieces(refusal)
         if not self._divisible or not _may_be_divided(problem.program):
             return superoptimized(problem, self.settings, self.deadline, self.tell)
-        if why := self._beyond_proof(problem.program):
+        if why := self._too_little_time(problem.program) or self._beyond_proof(problem.program):
             return self._in_pieces_first(problem, why)
         return self._as_a_whole_first(problem)
 
@@ -68,6 +71,13 @@ class FunctionSearch:
     def _divisible(self) -> bool:
         """Whether pieces may be searched: not for a muGraph's form or another engine."""
         return not self.settings.like and self.settings.search == "closure"
+
+    def _too_little_time(self, program: Graph) -> str:
+        """Why a program as a whole would come to nothing in its part of the budget, busy as the machine is; "" of others."""
+        operators, seconds = len(program.kernels()), self.deadline.share(_share_of_whole(program))
+        if operators <= _SHORT or seconds is None or seconds >= seconds_of_whole(operators):
+            return ""
+        return f"there is too little time for its {operators} operators together"
 
     def _beyond_proof(self, program: Graph) -> str:
         """Why little is likely to be proved of a long program as a whole, whose search, compilation and proofs would take most of
@@ -88,8 +98,10 @@ class FunctionSearch:
         """What is found of the whole program in its part of the budget; else of its pieces; else the whole, with the rest."""
         divided, share = replace(self.settings, divisible=True), _share_of_whole(problem.program)
         whole = superoptimized(problem, divided, Deadline(self.deadline.share(share)), self.tell)
-        if (whole.found and not _mostly_as_it_is(whole)) or whole.report.interrupted or self.deadline.passed:
+        if (whole.found and not _mostly_as_it_is(whole)) or whole.report.interrupted:
             return whole
+        if self.deadline.passed:
+            return _without_time_for_pieces(whole)
         with suppress(InvalidInput, UnsupportedOperator):  # what is no reason to lose the whole: it calls the function
             if (pieces := self._in_pieces(whole)).found:
                 return pieces
@@ -139,6 +151,14 @@ def _share_of_whole(program: Graph) -> float:
     if operators > LONG:
         return _FOR_A_LONG_WHOLE
     return _FOR_THE_WHOLE if has_parts(program) or operators > _SHORT else 1.0
+
+
+def _without_time_for_pieces(whole: Superoptimized) -> Superoptimized:
+    """What was found of a program as a whole; where it is out of the search's reach, it says that its pieces may be within it."""
+    if not whole.found and whole.report.search.get("refused"):
+        coverage = of_program(whole.program, None, out_of_time("its pieces were searched"))
+        whole.report = replace(whole.report, coverage=coverage)
+    return whole
 
 
 def _mostly_as_it_is(whole: Superoptimized) -> bool:

@@ -95,19 +95,21 @@ def compare(
     compiled: bool = True,
     machine: Machine = _HOST,
     taken: float = math.inf,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> BaselineComparison:
     """Time `optimized` against `fn` in eager mode and, if `compiled`, under torch.compile, all on tensors of `machine`.
 
     There are up to `rounds`; after `seconds` none starts, but for a second look where `optimized` is faster than the first
     baseline and not clearly so, and none but the first that may end after `limit`. Compiling the baselines takes some seconds and
     is not timed. Where calls of `optimized` and `fn` have just `taken` so many seconds, they are warm, if there are no others
-    and the machine is a CPU.
+    and the machine is a CPU. What takes seconds is `tell`'s to say before it begins.
     """
     import torch
 
     def calling(function: Callable[..., Any]) -> Callable[[], Any]:
         return functools.partial(function, *args, **(kwargs or {}))
 
+    tell("the result's calls and the function's own" + (", also compiled by PyTorch" if compiled else ""))
     unavailable: dict[str, str] = {}
     first = taken
     if math.isinf(taken):
@@ -118,6 +120,8 @@ def compare(
     with torch.inference_mode():
         contestants = {OURS: machine.timed(calling(optimized))}
         for name, made in _variants(fn, compiled).items():
+            if name in COMPILE_MODES:
+                tell(f"PyTorch compiles the function: {name}")
             try:
                 baseline = calling(made())
                 if name != EAGER or math.isinf(first):
@@ -128,6 +132,7 @@ def compare(
         if isinstance(machine, Cpu) and torch.get_num_threads() > 1 and _is_small(calling(fn), first):
             contestants[ONE_THREAD] = machine.timed(_on_one_thread(calling(fn)))
         while True:
+            tell(f"calls in turns: {', '.join(contestants)}")
             try:
                 clock = contestants[OURS].clock
                 known = taken if contestants.keys() == {OURS, EAGER} and isinstance(machine, Cpu) else math.inf

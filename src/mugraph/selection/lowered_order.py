@@ -1,12 +1,14 @@
-"""The order of proposals by what their lowered kernels ask of shared memory, which is known only after lowering.
+"""The order of proposals by what the threads of their lowered kernels wait for, which is known only after lowering.
 
-Schedules are costed before anything is lowered (`mugraph.search.scheduling.cost_table`), so bank conflicts and what threads load
-and store in shared memory have no part in it. Lowered kernels have layouts, and all turns of a block's accesses can be counted.
-A part of them, the same for all kernels (`turn_share` of a device), is added to the work of a multiprocessor's threads.
+Schedules are costed before anything is lowered (`mugraph.search.scheduling.cost_table`), so bank conflicts, what threads load and
+store in shared memory, barriers and the panels of rings have no part in it. In lowered kernels all of these can be counted. Turns
+and barriers are added to the work of a multiprocessor's threads, at prices that are the same for all kernels, and the copies into
+a ring take the latency of a busy memory as often as the panels that are on their way at a time are renewed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -14,8 +16,9 @@ from mugraph.devices import Device
 from mugraph.errors import MugraphError
 from mugraph.ir.graph import Graph
 from mugraph.lower.thread_graphs import construct
+from mugraph.lower.waits import Waits
 from mugraph.search.algorithm1.candidates import demand
-from mugraph.search.scheduling.cost_table import kernel_seconds
+from mugraph.search.scheduling.cost_table import NOT_HIDDEN, kernel_seconds
 from mugraph.support.deadline import Deadline
 from mugraph.targets.machine import Launched, Machine
 
@@ -27,12 +30,25 @@ class LoweredProposal(NamedTuple):
     launches: Mapping[int, Launched]
 
 
-@runtime_checkable
-class CountsTurns(Protocol):
-    """A machine that knows how its printer accesses shared memory."""
+class Prices(NamedTuple):
+    """Seconds of what blocks wait for."""
 
-    def turns(self, kernel: Any) -> float:
-        """Turns in which shared memory serves the accesses of a block, bank conflicts included."""
+    turn: float
+    barrier: float
+    latency: float
+
+    @classmethod
+    def of(cls, device: Device) -> Prices:
+        """A barrier delays threads as much as an operator of an iteration does."""
+        return cls(device.turn_share / device.clock_hertz, device.iteration_seconds, device.busy_load_seconds)
+
+
+@runtime_checkable
+class CountsWaits(Protocol):
+    """A machine that knows how its printer accesses shared memory, where threads meet, and how rings are filled."""
+
+    def waits(self, kernel: Any) -> Waits:
+        """What a block of a lowered kernel waits for."""
         ...
 
 
@@ -43,14 +59,15 @@ def by_lowered(
     deadline: Deadline,
     lowered: MutableMapping[Graph, LoweredProposal],
 ) -> list[tuple[Graph, float]]:
-    """Proposals (muGraph, predicted seconds), best first by predicted seconds with the turns of shared memory.
+    """Proposals (muGraph, predicted seconds), best first by predicted seconds with what their kernels wait for.
 
-    Predicted seconds stay those that they came with, and so does the order where the machine counts no turns, the device has no
-    price for them, or the deadline passes before all are lowered. What cannot be lowered has no turns. What others are lowered to
-    is put into `lowered` by their muGraphs, and taken from there where it is known.
+    Predicted seconds stay those that they came with, and so does the order where the machine counts nothing, no latency of the
+    device is known, or the deadline passes before all are lowered. What cannot be lowered waits for nothing. What others are
+    lowered to is put into `lowered` by their muGraphs, and taken from there where it is known.
     """
-    if len(proposals) < 2 or not device.turn_share or not isinstance(machine, CountsTurns):
+    if len(proposals) < 2 or not device.load_seconds or not isinstance(machine, CountsWaits):
         return list(proposals)
+    prices = Prices.of(device)
     refined: list[float] = []
     for graph, seconds in proposals:
         if deadline.passed:
@@ -59,19 +76,25 @@ def by_lowered(
             if graph not in lowered:
                 fused = construct(graph)
                 lowered[graph] = LoweredProposal(fused, machine.lower(fused))
-            refined.append(seconds + turn_seconds(lowered[graph].launches.values(), machine, device))
+            refined.append(seconds + waiting_seconds(lowered[graph].launches.values(), machine, device, prices))
         except MugraphError:
             refined.append(seconds)
     order = sorted(range(len(proposals)), key=refined.__getitem__)
     return [proposals[number] for number in order]
 
 
-def turn_seconds(launches: Iterable[Launched], machine: CountsTurns, device: Device) -> float:
-    """Predicted seconds that turns of shared memory add to those of generated kernels, at the price of the device."""
-    total = 0.0
-    for launch in launches:
-        asked = demand(launch.body, device)
-        each = device.turn_share / device.clock_hertz / device.multiprocessors
-        turning = asked._replace(compute=asked.compute + each * machine.turns(launch.kernel))
-        total += float(kernel_seconds(device, turning)) - float(kernel_seconds(device, asked))
-    return total
+def waiting_seconds(launches: Iterable[Launched], machine: CountsWaits, device: Device, prices: Prices) -> float:
+    """Predicted seconds that what blocks wait for adds to those of generated kernels."""
+    return sum(_added(launch, machine.waits(launch.kernel), device, prices) for launch in launches)
+
+
+def _added(launch: Launched, waits: Waits, device: Device, prices: Prices) -> float:
+    """Latencies are one more roof, which does not hide all of the others."""
+    asked = demand(launch.body, device)
+    held_up = (prices.turn * waits.turns + prices.barrier * waits.barriers) / device.multiprocessors
+    working = float(kernel_seconds(device, asked._replace(compute=asked.compute + held_up)))
+    rounds = math.ceil(float(asked.blocks) / device.multiprocessors)
+    in_turn = rounds / min(rounds, waits.beside)
+    arriving = device.launch_seconds + in_turn * waits.latencies * prices.latency
+    arriving += NOT_HIDDEN * (working - device.launch_seconds)
+    return max(working, arriving) - float(kernel_seconds(device, asked))

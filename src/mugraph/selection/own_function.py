@@ -48,10 +48,17 @@ class OwnCall:
         return OwnCall(self.fn, moved[: len(self.args)], dict(named))
 
     def beside(
-        self, result: Callable[..., Any], machine: Machine, deadline: Deadline, *, compiled: bool, taken: float = math.inf
+        self,
+        result: Callable[..., Any],
+        machine: Machine,
+        deadline: Deadline,
+        *,
+        compiled: bool,
+        taken: float = math.inf,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> BaselineComparison:
         """Whole calls of a result beside the function's and, if `compiled`, those of what torch.compile makes of it. Where calls
-        of both have just `taken` so many seconds, they are warm.
+        of both have just `taken` so many seconds, they are warm. `tell` is told what is compiled, and what is timed.
 
         There is at least a round, and a second for some, also where nothing is left until the deadline. On a busy machine calls
         take longer, and differ as much more, so that more rounds are needed to tell them apart.
@@ -60,7 +67,7 @@ class OwnCall:
         seconds = _SECONDS_COMPILED if compiled else _SECONDS * slower**2
         limit = math.inf if left is None or compiled else max(left, _BEYOND)
         settings: dict[str, Any] = {"seconds": seconds, "limit": limit, "compiled": compiled, "machine": machine, "taken": taken}
-        return compare(result, self.fn, self.args, self.kwargs, **settings)
+        return compare(result, self.fn, self.args, self.kwargs, tell=tell, **settings)
 
 
 def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:

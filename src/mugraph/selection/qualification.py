@@ -375,8 +375,8 @@ class Qualifier(Stages):
     def compared(self, result: Callable[..., Any], own: OwnCall, compiled: bool) -> BaselineComparison | None:
         """Whole calls of a result beside those of the user's function; None where Ctrl-C ended that."""
         with self.stage("measure"):
-            self.tell("compare", "the result's calls and the function's own" + (", also compiled by PyTorch" if compiled else ""))
-            return own.beside(result, machine_for(self.target), self.deadline, compiled=compiled)
+            tell = functools.partial(self.tell, "compare")
+            return own.beside(result, machine_for(self.target), self.deadline, compiled=compiled, tell=tell)
         return None
 
     def as_it_is(self, original: Contestant) -> Proved:

@@ -46,6 +46,11 @@ def since(deadline: Deadline, tell: ProgressCallback) -> ProgressCallback:
     return lambda event: tell(replace(event, seconds=deadline.elapsed))
 
 
+def telling(stage: str, deadline: Deadline, tell: ProgressCallback) -> Callable[[str], None]:
+    """What tells where a stage stands, in words, with the seconds since a deadline began."""
+    return lambda text: tell(Event(stage, text, deadline.elapsed))
+
+
 class Reporter:
     """Shows events on `stream` (stderr) while it is open; call it with an event."""
 

@@ -36,6 +36,9 @@ _PIECES_FIRST = 1 << 16
 """Elements of the inputs of a test beyond which a proof in pieces is tried first."""
 _MANY_OPERATORS = 100
 """Operators beyond which that is so in any case: finding slices takes long."""
+_LOOKED_AT_IN_SLICES = 60
+"""Operators up to which the slices of a graph are found before it is known that it is to be proved: of some 100 that took ten
+times as long as their degrees in full size."""
 _ROOTS_ROUNDS = 40
 """Tests without a bound where there are roots: with one root of each number, each hides a wrong sign in every second draw."""
 _NEITHER_LAW_ALONE = (
@@ -136,12 +139,19 @@ def is_beyond_tests(graph: Graph, max_error: float = 2**-40) -> bool:
     """Whether the degrees of a kernel graph alone are too large for a bound of tests: of what equals it, proofs in pieces at most
     have one (`mugraph.verifier.cut_points`).
 
-    Those of a long graph are looked at in full size, where they are as large as in slices or larger: finding slices takes long.
+    Degrees in full size are as large as in slices or larger. Where these have no bound, slices are looked at, unless it is long.
     """
     left, right, known = _sides(graph, graph, NOTHING)
-    if len(graph.kernels()) <= _MANY_OPERATORS:
-        own = _Verification(left, right, known, max_error, None, None).slice
-        left, right = own.left, own.right
+    if not _have_no_bound(left, right, max_error):
+        return False
+    if len(graph.kernels()) > _LOOKED_AT_IN_SLICES:
+        return True
+    own = _Verification(left, right, known, max_error, None, None).slice
+    return _have_no_bound(own.left, own.right, max_error)
+
+
+def _have_no_bound(left: Graph, right: Graph, max_error: float) -> bool:
+    """Whether tests of two graphs of large degrees have no bound."""
     return all(
         difference_of(left, right, semantics=semantics).rounds_for(max_error) is None
         for semantics in (Semantics.FREE, Semantics.ROOTS)

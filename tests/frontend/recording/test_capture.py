@@ -185,6 +185,7 @@ def a_branch(x: torch.Tensor) -> torch.Tensor:
         (without_gradients, "grad"),
         (under_autocast, "autocast"),
         (a_branch, "cond"),
+        (lambda x: torch.nn.functional.one_hot((x > 0).long(), 2) * x[..., None], "one_hot checks numbers"),
     ],
 )
 def test_what_is_not_plain_is_refused_and_right_all_the_same(fn: Function, match: str) -> None:
@@ -206,6 +207,19 @@ def test_what_is_not_plain_is_refused_and_right_all_the_same(fn: Function, match
         ours, theirs = x.clone(), x.clone()
         torch.testing.assert_close(torch.compile(fn, backend="mugraph")(ours), fn(theirs), rtol=0.05, atol=0.05)
         torch.testing.assert_close(ours, theirs)
+
+
+def test_classes_that_there_are_not_are_an_error_in_later_calls_too() -> None:
+    """They had no 1 in their row."""
+    w = torch.randn(4, 5)
+    options: dict[str, Any] = {"keep": "all", "profile": False, "budget": 20.0}
+    fast = torch.compile(lambda classes: torch.nn.functional.one_hot(classes, 4).float() @ w, backend="mugraph", options=options)
+    with torch.no_grad():
+        classes = torch.tensor([1, 2])
+        torch.testing.assert_close(fast(classes), w[classes], rtol=1e-4, atol=1e-4)
+        for wrong in (torch.tensor([9, 2]), torch.tensor([1, -1])):
+            with pytest.raises(RuntimeError, match="Class values must be"):
+                fast(wrong)
 
 
 def test_under_ambient_autocast_nothing_is_captured() -> None:

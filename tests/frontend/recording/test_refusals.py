@@ -448,7 +448,7 @@ class Slow(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if threading.get_ident() != self.recorder:
             self.called.set()
-            self.may_return.wait(10)
+            self.may_return.wait(300)
         return x
 
 
@@ -458,11 +458,11 @@ def test_where_another_thread_calls_the_module_meanwhile_the_refusal_says_so() -
 
     def function(x: torch.Tensor) -> Any:
         slow.recording.set()
-        slow.called.wait(10)
+        slow.called.wait(300)
         return inner(x)
 
     def calls() -> None:
-        slow.recording.wait(10)
+        slow.recording.wait(300)
         with contextlib.suppress(Exception):  # it is in the tracer, too
             inner(X)
 

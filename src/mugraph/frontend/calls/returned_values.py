@@ -32,7 +32,7 @@ class Place:
 
     Where its memory is that of another tensor, a call gives it as such: `view` of the program's input `input`, or of what
     stands at the place `base`, which may also be the very same tensor. `copied` where an equal tensor, but not the same, stands
-    before.
+    before. `order` has the dimensions from the outermost in memory to the innermost where they are not in their order.
     """
 
     constant: Any = None
@@ -41,6 +41,7 @@ class Place:
     base: int | None = None
     view: View | None = None
     copied: bool = False
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,22 @@ def _made(place: Place, made: Mapping[int, Any], outputs: Sequence[Any], inputs:
         source = outputs[place.number] if place.base is None else made[place.base]
     if place.view is not None and (place.base is not None or inputs):
         return place.view(source)
+    if place.order is not None and isinstance(source, torch.Tensor):  # and no slot that stands for one
+        return _lying_in(source, place.order)
     return source.clone() if place.copied else source
+
+
+def order_in_memory(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The dimensions from the outermost in memory to the innermost; None where they are in their order, or do not fill it."""
+    if tensor.is_contiguous():
+        return None
+    order = tuple(sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True))
+    return order if tensor.permute(order).is_contiguous() else None
+
+
+def _lying_in(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """A copy whose dimensions are in this order in memory."""
+    return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def check_value(what: str, value: object) -> None:

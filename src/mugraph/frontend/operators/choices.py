@@ -186,8 +186,8 @@ def nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None,
 
 
 def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
-    """The value for what is at most the threshold."""
-    return x.relu() if threshold == 0 and value == 0 else select(at_most(x, threshold), value, x)
+    """The value for what is at most the threshold; at 0 it is no relu, which keeps -0.0."""
+    return select(at_most(x, threshold), value, x)
 
 
 def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:

@@ -37,6 +37,9 @@ _FACTORIES: frozenset[Callable[..., Any]] = frozenset(
     getattr(torch, name + suffix) for name in ("empty", "full", "ones", "rand", "randn", "zeros") for suffix in ("", "_like")
 ) | {torch.arange, torch.eye, torch.linspace, torch.tensor}
 """Functions that take no tensor, or need none."""
+_CHECKED = frozenset[Any]({torch.nn.functional.one_hot, torch.ops.aten.one_hot.default})
+"""Functions that do not check the numbers of tensors without data. AOTAutograd records PyTorch's own decomposition, which has
+calls for that."""
 _TELEMETRY = torch._C._log_api_usage_once
 _DETACH = torch.ops.aten.detach.default
 _DEVICE = torch.ops.prim.device.default
@@ -112,6 +115,8 @@ class _Capture:
 
     def call(self, node: fx.Node) -> None:
         """Take over a call, by the template of its kind."""
+        if node.target in _CHECKED:
+            raise UnsupportedOperator(f"{node.name} checks numbers")
         run = _function(node)
         arguments, options = fx.map_arg((node.args, node.kwargs), self.values.__getitem__)
         operands = list(dict.fromkeys(leaf for leaf in _leaves((arguments, options)) if isinstance(leaf, fx.Node)))

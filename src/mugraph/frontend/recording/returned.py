@@ -1,7 +1,9 @@
 """What functions return: which tensors are the same or lie in the memory of another, and in which structure.
 
-Kernels write every result to memory of its own, and equal results once. In eager PyTorch a function may return a tensor twice,
-an argument, or a view of either, and a change of one then shows in the other: so the views are made again of what was computed.
+Kernels write every result to memory of its own, in the order of its dimensions, and equal results once. In eager PyTorch a
+function may return a tensor twice, an argument, or a view of either, and a change of one then shows in the other: so the views
+are made again of what was computed. Tensors may also lie otherwise, as images with their channels last do, and callers may ask
+for views that only such a tensor has.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import fx
 
 from mugraph.errors import InvalidInput
 from mugraph.frontend.calls.objects import ObjectKind, flat
-from mugraph.frontend.calls.returned_values import Place, Results, View, check_value
+from mugraph.frontend.calls.returned_values import Place, Results, View, check_value, order_in_memory
 from mugraph.frontend.calls.structures import Container, Structure
 from mugraph.frontend.rewriting.graph_passes import viewed
 
@@ -49,7 +51,8 @@ def results_of(
     places: dict[int, Place] = {}
     written: set[int] = set()
     for place, node, number in zip(tensors, nodes, numbers, strict=True):
-        places[place] = _place(place, node, number, first, placeholders, number in written)
+        alone = Place(number=number, copied=number in written, order=order_in_memory(leaves[place]))
+        places[place] = _place(place, node, alone, first, placeholders)
         if places[place].base is None:
             written.add(number)
     for place, leaf in enumerate(leaves):
@@ -59,7 +62,9 @@ def results_of(
     return Results(structure, tuple(places[place] for place in range(len(leaves))))
 
 
-def _place(place: int, node: fx.Node, number: int, first: dict[fx.Node, int], placeholders: Sequence[str], copied: bool) -> Place:
+def _place(place: int, node: fx.Node, alone: Place, first: dict[fx.Node, int], placeholders: Sequence[str]) -> Place:
+    """Where a tensor comes from that would stand `alone` if it lay in no memory of others."""
+    number = alone.number
     if first[node] != place:
         return Place(number=number, base=first[node])
     owner, views = _owner(node)
@@ -67,7 +72,7 @@ def _place(place: int, node: fx.Node, number: int, first: dict[fx.Node, int], pl
         return Place(number=number, input=placeholders.index(owner.name), view=_through(views))
     if owner in first and views:
         return Place(number=number, base=first[owner], view=_through(views))
-    return Place(number=number, copied=copied)
+    return alone
 
 
 def _check_views(name: str, first: dict[fx.Node, int]) -> None:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from mugraph.devices import NO_ENGINES, Engines, device_for
 from mugraph.ir.graph import Graph
 from mugraph.lower import ALL_PASSES, Launch, Passes, lower, with_shared_kernels
-from mugraph.lower.access_costs import block_traffic
 from mugraph.lower.device_layouts import with_device_layouts
 from mugraph.lower.first_slices import Slices, any_product, with_first_slices
 from mugraph.lower.fragments import on_matrix_units
@@ -20,6 +19,7 @@ from mugraph.lower.tensor_maps import tensor_maps
 from mugraph.lower.thread_graphs import FusionRule
 from mugraph.lower.tile_form import Kernel
 from mugraph.lower.tile_text import format_kernel
+from mugraph.lower.waits import Waits, waits_of
 from mugraph.support.store import Store
 from mugraph.targets.cpu.machine import Cpu
 from mugraph.targets.cuda import print_program
@@ -118,9 +118,9 @@ class Cuda(NvidiaGpu):
         """
         return self._finished(self._between_kernels(graph, slices))
 
-    def turns(self, kernel: Kernel) -> float:
-        """Turns in which shared memory serves the accesses of a block of a lowered kernel, bank conflicts included."""
-        return block_traffic(kernel).wavefronts
+    def waits(self, kernel: Kernel) -> Waits:
+        """What a block of a lowered kernel waits for."""
+        return waits_of(kernel)
 
     def explain(self, graph: Graph) -> Iterator[tuple[str, str, str]]:
         """Each kernel after each pass."""
