@@ -3,13 +3,16 @@
     taskset -c 0 python benchmarks/cpu_order.py                           # rmsnorm, gated-mlp, lora, swiglu at 1, 8 and 64 rows
     taskset -c 0 python benchmarks/cpu_order.py attention --rows 128 197  # of so many tokens, 12 heads of 64 each
     python benchmarks/cpu_order.py --again                                # the same points as this version predicts them
+    python benchmarks/cpu_order.py --again --plot docs/plots/cpu-order.svg
 
 The search's best candidates, those that begin with a library's product among them, are compiled with packed weights, and run in
-rounds in random order, one thread each. Times are medians of processor time, which other work on the machine disturbs least.
-`correlation` is Spearman's, of predicted and measured times of the candidates of a case; `regret`, how much slower than the
-fastest candidate the first predicted one is; `library_error` the median of measured over predicted for candidates with a
-library's product, over that of the others: 1 where the two kinds are predicted alike; `ordered` the share of the pairs of
-candidates whose times differ by more than a tenth that are in the right order, of all cases; `error` measured over predicted.
+rounds in random order, one thread each. Times are medians of processor time, which other work on the machine disturbs least; the
+three fastest and the one that is predicted first are timed again, for the least of many medians is least by chance.
+`correlation` is Spearman's, of predicted and measured times of the candidates of a case, and `correlation_of_all` of those of all
+cases; `regret`, how much slower than the fastest candidate the first predicted one is; `library_error` the median of measured
+over predicted for candidates with a library's product, over that of the others: 1 where the two kinds are predicted alike;
+`ordered` the share of the pairs of candidates whose times differ by more than a tenth that are in the right order, of all cases;
+`error` measured over predicted.
 Points are kept with their muGraphs, so that a later version can say what it predicts of them. Records go to
 `benchmarks/results/cpu-order.json`, which `--again` reads.
 """
@@ -43,7 +46,8 @@ from mugraph.runtime import build
 from mugraph.search import search
 from mugraph.search.algorithm1.candidates import predicted_seconds
 from mugraph.search.scheduling.product_rates import with_product_rate
-from ranks import ordered_pairs
+from plots import against
+from ranks import ordered_pairs, rank_correlation
 
 RESULT = Path(__file__).parent / "results" / "cpu-order.json"
 PROGRAMS = ("rmsnorm", "gated-mlp", "lora", "swiglu")
@@ -52,6 +56,8 @@ ATTENTION, HEADS = "attention", 12
 ROWS = (1, 8, 64)
 ROUNDS, SECONDS = 15, 20.0
 """Rounds of all candidates of a case, and after how long no further one starts."""
+AGAIN = 3
+"""The fastest candidates that are timed once more."""
 APART = 0.1
 """How far the times of two candidates must differ for their order to count."""
 
@@ -90,15 +96,10 @@ def measured(program: str, rows: int, dtype: str, most: int) -> Record:
     graphs = [construct(candidate.graph) for candidate in search(searched, device).candidates[:most]]
     tensors = [*case.inputs, *case.module.state_dict().values()]
     runs = [_called(graph, tensors) for graph in graphs]
-    times = _in_turns(runs)
+    predicted = [predicted_seconds(graph, device) for graph in graphs]
     points = [
-        {
-            "graph": graph_to_json(graph),
-            "library": has_product(graph),
-            "predicted": predicted_seconds(graph, device),
-            "measured": statistics.median(taken),
-        }
-        for graph, taken in zip(graphs, times, strict=True)
+        {"graph": graph_to_json(graph), "library": has_product(graph), "predicted": expected, "measured": taken}
+        for graph, expected, taken in zip(graphs, predicted, _medians(runs, predicted.index(min(predicted))), strict=True)
     ]
     return {"searched": graph_to_json(searched), "points": points, **summed_up(points)}
 
@@ -118,14 +119,26 @@ def _called(graph: Graph, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
     return lambda: executable(*tensors)
 
 
-def _in_turns(runs: Sequence[Callable[[], Any]]) -> list[list[float]]:
-    """Seconds of processor time of each run, in rounds of random order."""
+def _medians(runs: Sequence[Callable[[], Any]], first: int) -> list[float]:
+    """Seconds of each run. The fastest are timed again, and the one that is predicted `first`, by turns: of many that take as
+    long the least median is least by chance. The others are brought to the speed that the machine has then."""
+    times = [statistics.median(taken) for taken in _in_turns(runs, ROUNDS)]
+    again = sorted({first, *sorted(range(len(runs)), key=times.__getitem__)[:AGAIN]})
+    later = [statistics.median(taken) for taken in _in_turns([runs[number] for number in again], 2 * ROUNDS)]
+    speed = sum(later) / sum(times[number] for number in again)
+    return [later[again.index(number)] if number in again else seconds * speed for number, seconds in enumerate(times)]
+
+
+def _in_turns(runs: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
+    """Seconds of processor time of each run, in rounds of random order; each is called before, so that packed weights that
+    candidates share are in no nearer cache than those of one alone."""
     times: list[list[float]] = [[] for _ in runs]
     started = time.monotonic()
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         if turn > 2 and time.monotonic() - started > SECONDS:
             break
         for number in random.sample(range(len(runs)), len(runs)):
+            runs[number]()
             before = time.process_time()
             runs[number]()
             times[number].append(time.process_time() - before)
@@ -164,9 +177,12 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
     known = [entry["correlation"] for entry in found if entry["correlation"] is not None]
     regrets = [entry["regret"] for entry in found if entry["regret"] is not None]
     apart = [entry["library_error"] for entry in found if entry["library_error"] is not None]
+    points = [point for entry in found for point in entry["points"]]
     return {
         "device": device_for("cpu").name,
         "correlation": statistics.fmean(known) if known else None,
+        "correlation_of_all": rank_correlation(*([p[kind] for p in points] for kind in ("predicted", "measured"))),
+        "candidates": len(points),
         "regret": statistics.fmean(regrets) if regrets else None,
         "within_10_percent": sum(regret <= 0.1 for regret in regrets),
         "cases": len(found),
@@ -176,15 +192,26 @@ def summary(found: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def called(entry: Record) -> str:
+    """The name of a case."""
+    return f"{entry['program']} {entry['dtype']} {entry['rows']}"
+
+
+def plot(found: Sequence[Record]) -> str:
+    """Measured over predicted milliseconds of all candidates, as SVG."""
+    clusters = {called(r): [(1e3 * p["predicted"], 1e3 * p["measured"]) for p in r["points"]] for r in found}
+    drawn: str = against(clusters, "predicted milliseconds", "measured milliseconds of processor time")
+    return drawn
+
+
 def line(entry: Record) -> str:
     """A case in words."""
-    names = f"{entry['program']} {entry['dtype']} {entry['rows']}"
     figures = [f"{name} {entry[name]:.2f}" for name in ("correlation", "regret", "library_error") if entry[name] is not None]
     pairs = [
         f"{p['predicted'] * 1e3:.2f}/{p['measured'] * 1e3:.2f}{'*' * p['library']}"
         for p in sorted(entry["points"], key=_predicted)
     ]
-    return f"{names}: {', '.join(figures)}; predicted/measured ms (* with a library's product): {' '.join(pairs)}"
+    return f"{called(entry)}: {', '.join(figures)}; predicted/measured ms (* with a library's product): {' '.join(pairs)}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -196,6 +223,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--most", type=int, default=16, help="candidates of a case")
     parser.add_argument("--again", action="store_true", help="predict kept candidates once more; nothing is timed or written")
     parser.add_argument("--record", type=Path, default=RESULT)
+    parser.add_argument("--plot", type=Path, help="a file for a picture of all candidates")
     options = parser.parse_args(words)
     if options.again and not options.record.exists():
         parser.error(f"no records in {options.record} yet")
@@ -209,6 +237,8 @@ def main(words: Sequence[str] | None = None) -> None:
             for dtype in options.dtypes
         ]
         found = records(cases, measured, options.record, summary)
+    if options.plot:
+        options.plot.write_text(plot(found), encoding="utf-8")
     print("\n".join(map(line, found)))
     print(json.dumps(summary(found), indent=1))
 

@@ -106,6 +106,24 @@ def lines(series: Mapping[str, Points], x_name: str, y_name: str) -> str:
     return _framed([*parts, _text(WIDTH / 2, HEIGHT - 14, x_name), _text(MARGIN - 8, MARGIN - 8, y_name, "start")], 10)
 
 
+def against(clusters: Mapping[str, Points], x_name: str, y_name: str) -> str:
+    """An SVG of named clusters of positive points on logarithmic scales, each with its name beside it, and the line on which x is
+    y. Clusters whose names begin with the same word have one colour."""
+    every = [point for points in clusters.values() for point in points]
+    scales, kinds = _Scales.of(every), list(dict.fromkeys(name.split()[0] for name in clusters))
+    ends = max(scales.left, scales.low), min(scales.right, scales.high)
+    powers = range(math.ceil(math.log10(scales.left)), math.floor(math.log10(scales.right)) + 1)
+    parts = [f'<polyline points="{scales.line([(x, x) for x in ends])}" fill="none" stroke="black" stroke-dasharray="3 3"/>']
+    for name, points in clusters.items():
+        colour = COLOURS[kinds.index(name.split()[0]) % len(COLOURS)]
+        places = [scales.place(*point) for point in points]
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="1.5" fill="{colour}"><title>{name}</title></circle>' for x, y in places]
+        right, height = max(places)
+        parts.append(f'<g fill="{colour}" font-size="5">{_text(right + 3, height + 2, name, "start")}</g>')
+    parts += scales.marks([10.0**power for power in powers])
+    return _framed([*parts, _text(WIDTH / 2, HEIGHT - 14, x_name), _text(MARGIN - 8, MARGIN - 8, y_name, "start")], 10)
+
+
 def bars(groups: Mapping[str, Mapping[str, float]], y_name: str) -> str:
     """An SVG of groups of vertical bars from 0 on; every group has some of the series, and a line marks 1."""
     series = list(dict.fromkeys(name for of in groups.values() for name in of))

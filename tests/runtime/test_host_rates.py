@@ -25,7 +25,9 @@ def test_a_host_is_timed_on_one_thread_and_all_and_threads_are_as_before(monkeyp
     _check(found)
     kinds = product_rates(found["products"])
     assert found["memory"]["bandwidth_most"] >= found["memory"]["bandwidth_per_core"]
-    for rates in (kinds[RightFactor.PLAIN].library, kinds[RightFactor.PLAIN].kernels, kinds[RightFactor.PACKED].kernels):
+    batched = kinds[RightFactor.BATCHED]
+    plain, packed = kinds[RightFactor.PLAIN], kinds[RightFactor.PACKED]
+    for rates in (plain.library, plain.kernels, packed.kernels, batched.library, batched.kernels):
         assert set(rates) == {DType.FP32, DType.BF16}
     for dtype in ("fp32", "bf16"):
         every = (both[who][dtype] for both in found["products"].values() for who in both if dtype in both[who])

@@ -108,6 +108,61 @@ def test_right_factors_are_copied_for_many_rows(
         assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
 
 
+@pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True), (DType.FP16, False)])
+@pytest.mark.parametrize("rows", [(40, 64, 96), (40, 96, 64)])
+def test_right_factors_that_are_too_large_are_copied_in_parts(
+    dtype: DType, pairs: bool, rows: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of columns, or of k where sums are not rounded in between, by vectors as on a matrix unit."""
+    torch = pytest.importorskip("torch")
+    graph = products([rows], dtype)
+    inputs = [torch.from_numpy(array).to(getattr(torch, dtype.torch_name)) for array in normal_inputs(graph)]
+    expected = reference(graph, [tensor.double().numpy() for tensor in inputs])
+    monkeypatch.setattr("mugraph.targets.cpu.copied_factors._COPIED_BYTES", 4 * 64 * 32)
+    executable = executable_for(graph, Vectors(16, 32, bf16_pairs=pairs))
+    copy = f"{DType.BF16 if pairs else FP32}_t right_b[{64 * 32}]"
+    assert (copy in executable.sources[SOURCE_NAME]) == (dtype is FP32 or rows[1] < rows[2])
+    for result, exact in zip(executable(*inputs), expected, strict=True):
+        error = np.abs(result.double().numpy() - exact).max() / np.abs(exact).max()
+        assert error < {FP32: 1e-6, DType.BF16: 5e-3, DType.FP16: 1e-3}[dtype]
+
+
+@pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True), (DType.BF16, False)])
+@pytest.mark.parametrize("depth", [64, 100, 129])
+def test_rows_that_all_of_the_left_factor_meets_stay_in_the_cache(
+    dtype: DType, pairs: bool, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Panel by panel: values of attention over a cache of 8,192 keys came from memory once more for each four queries."""
+    torch = pytest.importorskip("torch")
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(1,))
+    operands = [kernel.input(name, shape, dtype) for name, shape in (("x", (2, 8, depth)), ("w", (2, depth, 48)))]
+    factors = [block.iterator(number, kernel.tensor(operand), (None,), None) for number, operand in enumerate(operands)]
+    exact = block.add("cast", block.add("matmul", *factors), dtype=FP32) if dtype is not FP32 else block.add("matmul", *factors)
+    product = block.add("output_saver", exact, omap=(0,))
+    graph = kernel.build(kernel.graph_defined(block.build([product]), operands))
+    inputs = [torch.from_numpy(array).to(getattr(torch, dtype.torch_name)) for array in normal_inputs(graph)]
+    expected = inputs[0].double() @ inputs[1].double()
+    monkeypatch.setattr("mugraph.targets.cpu.products._READ_AGAIN_BYTES", 32 * 48 * dtype.bytes)
+    executable = executable_for(graph, Vectors(16, 32, bf16_pairs=pairs))
+    assert "k0 += 32" in executable.sources[SOURCE_NAME]
+    (result,) = executable(*inputs)
+    error = float((result.double() - expected).abs().max() / expected.abs().max())
+    assert error < (1e-6 if dtype is FP32 or pairs else 5e-3)
+
+
+@pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True), (DType.BF16, False)])
+def test_dot_products_ask_for_what_they_read_next(dtype: DType, pairs: bool) -> None:
+    """Rows of the left factor where the right one has no more columns, as keys for one query: they came 1.2 times as slowly."""
+    asked = {}
+    for columns in (1, 64):
+        text = executable_for(products([(1024, 128, columns)], dtype), Vectors(16, 32, bf16_pairs=pairs)).sources[SOURCE_NAME]
+        asked[columns] = {
+            line.split("(")[1][0] for line in text.splitlines() if "__builtin_prefetch(" in line and "ahead" not in line
+        }
+    assert "a" in asked[1]
+    assert "a" not in asked[64]
+
+
 @pytest.mark.parametrize(("dtype", "pairs"), [(FP32, False), (DType.BF16, True)])
 def test_dot_products_of_several_rows_keep_what_these_share_in_registers(dtype: DType, pairs: bool) -> None:
     """One row alone may read it as it multiplies."""

@@ -242,6 +242,38 @@ def test_right_factors_are_copied(
     is_right(Case(*shape, right_turned=turned, target=target), real)
 
 
+LARGE = [
+    ((40, 64, 192), 4096, {DType.BF16, DType.FP32}),
+    ((33, 48, 96), 9216, {DType.BF16, DType.FP32}),
+    ((64, 128, 48), 6144, {DType.FP32}),
+    ((48, 192, 64), 16384, {DType.FP32}),
+    ((64, 80, 64), 8192, set()),
+    ((64, 64, 80), 2048, set()),
+]
+"""Sizes of which the right factor is copied in parts, of its columns and of k, how many bytes a copy may have, and the targets
+that let it; of the last ones are no equal parts of whole registers, or none that fit."""
+
+
+@UNITS
+@pairwise(sizes=LARGE, turned=[False, True], target=[DType.BF16, DType.FP32], accumulate=[False, True], batch=[1, 2])
+def test_right_factors_that_are_too_large_are_copied_in_parts(
+    real: bool,
+    sizes: tuple[tuple[int, int, int], int, set[DType]],
+    turned: bool,
+    target: DType,
+    accumulate: bool,
+    batch: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sums of parts of k are not rounded in between."""
+    shape, most, targets = sizes
+    monkeypatch.setattr("mugraph.targets.cpu.copied_factors._COPIED_BYTES", most)
+    case = Case(*shape, batch=batch, right_turned=turned, target=target, accumulate=accumulate)
+    assert ("right_b" in text_of(case)) == (target in targets)
+    if target in targets:
+        is_right(case, real)
+
+
 def text_of(case: Case) -> str:
     writer = case.writer()
     print_matmul(writer, case.statement(), 1 if case.bounded else None)

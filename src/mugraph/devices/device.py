@@ -51,7 +51,7 @@ class RightFactor(StrEnum):
     PACKED = "packed"
     """Weights in the order in which products read them."""
     BATCHED = "batched"
-    """Matrices of a batch that each stay in a multiprocessor's cache."""
+    """Matrices of a batch that each stay in a multiprocessor's cache, and are copied there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,14 @@ class Device:
     product_rows: int = 0
     """Rows of the products that reach it, where blocks that have fewer of them reach less; else 0."""
     product_reading: float = 0.0
-    """Part of the time of such a product that goes to reading the weights, which blocks with fewer rows take, too."""
+    """Part of the time of such a product that goes to reading weights, or to copying right factors that are none, which blocks
+    with fewer rows take, too."""
+    product_left: float = 0.0
+    """Part of what an element of the right factor takes to be read that one of the left factor takes."""
+    computed_factor_seconds: Mapping[DType, float] = field(default_factory=dict, hash=False)
+    """What an element of a product's right factor takes beyond its sums where the block computes it, by the type that is
+    multiplied, if all multiprocessors shared it: it is fp32 then, and is turned and rounded on its way to the product; of types
+    that are not there nothing."""
     library_products: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
     """The rates of a library's products of elements of each dtype, where they were measured (`lower_bounds`)."""
     products: Mapping[RightFactor, ProductRates] = field(default_factory=dict, hash=False)
@@ -231,23 +238,29 @@ class Device:
         plain, own, library = (self.products.get(kind, NOT_MEASURED) for kind in kinds)
         kernels = own.kernels.get(dtype, plain.kernels.get(dtype))
         efficiency = self.product_efficiency if kernels is None else kernels.of_rows(rows)
-        reading = kernels.reading(rows) if kernels is not None and by is RightFactor.PACKED else 0.0
+        reading = kernels.reading(rows) if kernels is not None and by is not RightFactor.PLAIN else 0.0
         return replace(
             self,
             product_efficiency=efficiency,
             product_rows=rows if reading else 0,
             product_reading=reading,
+            computed_factor_seconds=self.computed_factor_seconds
+            if by is RightFactor.BATCHED
+            else {},  # else numbers may be packed
+            product_left=float(
+                reading > 0.0 and by is RightFactor.PACKED
+            ),  # which blocks copy; computed ones of a batch lie in their tiles
             library_products={**plain.library, **library.library},
         )
 
     @property
     def operations_of_reading(self) -> float:
-        """Operations in whose time a product reads an element of a factor, beside those of its sums (`operations_of_sums`)."""
+        """Operations in whose time a product reads an element of the weights, beside those of its sums (`operations_of_sums`)."""
         return 2.0 * self.product_rows * self.product_reading
 
     @property
     def operations_of_sums(self) -> float:
-        """Operations that a product of two numbers and a sum count for, where reading factors counts by itself."""
+        """Operations that a product of two numbers and a sum count for, where reading weights counts by itself."""
         return 2.0 * (1.0 - self.product_reading)
 
 

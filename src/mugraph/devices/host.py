@@ -51,6 +51,9 @@ def _host_of(cores: int) -> Device:
         cache_bandwidth=cores * memory["cache_bandwidth_per_core"],
         matmul_flops={DType.parse(dtype): cores * rate for dtype, rate in rates["matmul_flops_per_core"].items()},
         vector_flops=cores * isa["vector_flops_per_core"],
+        computed_factor_seconds={
+            DType.parse(dtype): seconds / cores for dtype, seconds in isa.get("computed_factor_seconds_of_core", {}).items()
+        },
         launch_seconds=facts["launch_seconds"],
         iteration_seconds=facts["iteration_seconds"],
         threads_per_block_max=facts["threads_per_block_max"],

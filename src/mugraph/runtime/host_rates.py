@@ -31,7 +31,11 @@ _READ_BLOCKS = 64
 _DEPTH, _COLUMNS = 2048, 1024
 _BLOCKS = 2
 """Of kernels, which have a part of the columns each: searches find such kernels for one core."""
+_MATRICES = 32
+"""Of a batch of right factors, as large together as a single one: each has a sixteenth of the depth and half of the columns."""
 _LIBRARY_ROWS = (1, 16, 64, 512)
+_BATCH_ROWS = (16, 64, 128)
+"""Of each left matrix of a batch: what copying the right one takes beyond multiplying shows by fewer rows."""
 _KERNEL_ROWS = {RightFactor.PACKED: (16, 128), RightFactor.PLAIN: (16, 64)}
 _TYPES = {DType.FP32: "float32", DType.BF16: "bfloat16"}
 """By what PyTorch calls them."""
@@ -123,6 +127,11 @@ def _products(torch: Any) -> Iterator[tuple[_Product, Callable[[], object]]]:
         for by, counts in _KERNEL_ROWS.items():
             for rows in counts:
                 yield (by, "kernels", dtype, rows), partial(build(_product(rows, dtype, by)), lefts[rows], weight)
+        keys = _filled(torch, (_MATRICES, _COLUMNS // 2, _DEPTH // 16), dtype)
+        for rows in _BATCH_ROWS:
+            queries = _filled(torch, (_MATRICES, rows, _DEPTH // 16), dtype)
+            yield (RightFactor.BATCHED, "library", dtype, rows), partial(torch.matmul, queries, keys.transpose(1, 2))
+            yield (RightFactor.BATCHED, "kernels", dtype, rows), partial(build(_scores(rows, dtype)), queries, keys)
 
 
 def _product(rows: int, dtype: DType, by: RightFactor) -> Graph:
@@ -133,6 +142,16 @@ def _product(rows: int, dtype: DType, by: RightFactor) -> Graph:
     body = block.build([block.add("output_saver", block.add("matmul", *factors), omap=(1,))])
     graph = kernel.build(kernel.graph_defined(body, [x, w]))
     return graph.with_constants(["w"]) if by is RightFactor.PACKED else graph
+
+
+def _scores(rows: int, dtype: DType) -> Graph:
+    """Products with each matrix of a batch, as of queries and keys, as a kernel."""
+    kernel, block = GraphBuilder(Level.KERNEL), GraphBuilder(Level.BLOCK, grid=(_BLOCKS,))
+    shapes = {"q": (_MATRICES, rows, _DEPTH // 16), "k": (_MATRICES, _COLUMNS // 2, _DEPTH // 16)}
+    q, k = (kernel.input(name, shape, dtype) for name, shape in shapes.items())
+    queries, keys = (block.iterator(number, kernel.tensor(each), (0,), None) for number, each in enumerate((q, k)))
+    scores = block.add("matmul", queries, block.add("transpose", keys, permutation=(0, 2, 1)))
+    return kernel.build(kernel.graph_defined(block.build([block.add("output_saver", scores, omap=(0,))]), [q, k]))
 
 
 def _filled(torch: Any, shape: tuple[int, ...], dtype: DType) -> Any:

@@ -201,9 +201,26 @@ def _work(graph: Graph, node: Node, device: Device) -> float:
     if not is_contraction(node.op):
         return operations / _rate(graph, node, device)
     if device.operations_of_reading:
-        read = sum(graph.tensor(value).elements for value in node.inputs)
+        weights = _weights(graph, node)
+        read = sum(graph.tensor(value).elements * (1.0 if value in weights else device.product_left) for value in node.inputs)
         operations = operations / 2 * device.operations_of_sums + read * device.operations_of_reading
-    return operations / (device.product_efficiency * _rate(graph, node, device))
+    computed = sum(graph.tensor(value).elements for value in _computed_rights(graph, node))
+    seconds = computed * device.computed_factor_seconds.get(node.output.dtype, 0.0)
+    return operations / (device.product_efficiency * _rate(graph, node, device)) + seconds
+
+
+def _computed_rights(graph: Graph, product: Node) -> list[Value]:
+    """The right factors of a product that a block computes."""
+    rights = [product.inputs[right] for _, right in OPERATORS[product.op].products]
+    sources = [_source(graph, value) for value in rights]
+    return [value for value, node in zip(rights, sources, strict=True) if not node.is_iterator and node.accumulation is None]
+
+
+def _weights(graph: Graph, product: Node) -> list[Value]:
+    """Of each two factors the one that alone is loaded, else that on the right."""
+    pairs = ((product.inputs[left], product.inputs[right]) for left, right in OPERATORS[product.op].products)
+    loaded = [tuple((_source(graph, value).is_iterator, value) for value in pair) for pair in pairs]
+    return [left if from_device and not other else right for (from_device, left), (other, right) in loaded]
 
 
 def _rate(graph: Graph, node: Node, device: Device) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -127,10 +127,19 @@ class Roofline:
         """The arithmetic of one term; only contractions count. A library may do one that has a launch `alone`."""
         if term.op != "contract":
             return 0.0
-        library = self.library_efficiency(program, term) if alone else 0.0
-        efficiency = max(self.device.product_efficiency, library)
-        rate = self.product_rate(term.source for _, term in program.loads())
-        return self.running * flops(program, term) / (efficiency * rate)
+        factors = [program.terms[operand].axes for operand in term.inputs]
+        work = self.operations(program, term.axes | term.reduced, factors) / self.device.product_efficiency
+        if alone:
+            work = min(work, flops(program, term) / self.library_efficiency(program, term))
+        return self.running * work / self.product_rate(term.source for _, term in program.loads())
+
+    def operations(self, program: AxisProgram, axes: AxisSet, factors: Sequence[AxisSet]) -> float:
+        """What a product over `axes` of two factors counts for in kernels, which read each of their elements once at least: those
+        of the smaller one as the right factor's, whichever it is."""
+        points = math.prod(program.sizes[axis] for axis in axes)
+        smaller, larger = sorted(math.prod(program.sizes[axis] for axis in each) for each in factors)
+        reading = (smaller + self.device.product_left * larger) * self.device.operations_of_reading
+        return points * self.device.operations_of_sums + reading
 
     def product_rate(self, sources: Iterable[int]) -> float:
         """The highest rate of products of some program inputs and intermediates, and of what is computed of these."""
@@ -158,8 +167,14 @@ class Roofline:
     def of_launches(self, program: AxisProgram, sketch: Sketch, produces: tuple[int, ...], efficiency: float) -> float:
         """No two launches or more that a derivation is cut into take less; products run at most at `efficiency`."""
         read = sum(map(self.reading, {leaf.source for leaf in sketch.leaves}))
-        products = sum(2.0 * math.prod(program.sizes[axis] for axis in axes) for axes in _products(sketch))
-        compute = self.running * products / (efficiency * self.product_rate(leaf.source for leaf in sketch.leaves))
+        work = sum(
+            min(
+                self.operations(program, axes, factors) / self.device.product_efficiency,
+                2.0 * math.prod(program.sizes[axis] for axis in axes) / efficiency,
+            )
+            for axes, factors in _products(sketch)
+        )
+        compute = self.running * work / self.product_rate(leaf.source for leaf in sketch.leaves)
         return self.seconds(read + self.writing(program, produces), compute, launches=2)
 
     def memory(self, program: AxisProgram, produces: tuple[int, ...]) -> float:
@@ -175,14 +190,15 @@ class Roofline:
 
 
 @lru_cache(maxsize=1 << 14)
-def _products(sketch: Sketch) -> tuple[AxisSet, ...]:
-    """The axes that each product of a derivation runs over."""
-    return tuple(
-        step.axes | axes
-        for step in sketch.steps
-        if step.op in ("contract", "concat_contract")
-        for axes in sums(step.op, step.reduced, [sketch.steps[operand].axes for operand in step.inputs])
-    )
+def _products(sketch: Sketch) -> tuple[tuple[AxisSet, tuple[AxisSet, AxisSet]], ...]:
+    """The axes that each product of a derivation runs over, and those of its factors."""
+    found: list[tuple[AxisSet, tuple[AxisSet, AxisSet]]] = []
+    for step in sketch.steps:
+        if step.op in ("contract", "concat_contract"):
+            operands = [sketch.steps[operand].axes for operand in step.inputs]
+            pairs = zip(operands[: len(operands) // 2], operands[len(operands) // 2 :], strict=True)
+            found += [(step.axes | axes, pair) for axes, pair in zip(sums(step.op, step.reduced, operands), pairs, strict=True)]
+    return tuple(found)
 
 
 def is_function(program: AxisProgram, term: Term) -> bool:

@@ -20,7 +20,7 @@ from mugraph.ir.liveness import live_ranges
 from mugraph.ir.ops import OPERATORS, is_reduction
 from mugraph.ir.scalar import Scalar
 from mugraph.search.closure.sketch import Sketch, Step, sums
-from mugraph.search.scheduling.emission import KernelOutput
+from mugraph.search.scheduling.emission import Dims, KernelOutput, dims_of, is_turned
 from mugraph.search.scheduling.space import CutAxes, cuttable_together
 
 PRODUCTS = frozenset({"contract", "concat_contract"})
@@ -100,6 +100,9 @@ class SketchCost:
             work, rate = _work(step, [spaces[i] for i in step.inputs]), self.device.vector_flops
             if step.op in PRODUCTS:
                 rate = self.device.product_efficiency * self._product_rate(step, dtype)
+                for right in self._computed_rights(step):
+                    space = spaces[right]._replace(repeated=step.in_loop)
+                    seconds[space] = seconds.get(space, 0.0) + self.device.computed_factor_seconds.get(dtype, 0.0)
                 work = self._product_work(step, work, spaces)
             for space, flops in work:
                 seconds[space] = seconds.get(space, 0.0) + flops / rate
@@ -110,8 +113,40 @@ class SketchCost:
         reading = self.device.operations_of_reading
         if not reading:
             return sums
-        factors = [(spaces[i]._replace(repeated=product.in_loop), reading) for i in product.inputs]
+        weights = self._weights(product)
+        factors = [
+            (spaces[i]._replace(repeated=product.in_loop), reading if i in weights else reading * self.device.product_left)
+            for i in product.inputs
+        ]
         return [*factors, *((space, self.device.operations_of_sums) for space, _ in sums)]
+
+    def _weights(self, product: Step) -> list[int]:
+        """Of each two factors the one that alone is loaded, else that on the right."""
+        steps = self.sketch.steps
+        return [
+            left if steps[left].leaf is not None and steps[right].leaf is None else right
+            for left, right in self._factors(product)
+        ]
+
+    def _computed_rights(self, product: Step) -> list[int]:
+        """The right factors of a product that the block computes."""
+        if not self.device.computed_factor_seconds:
+            return []
+        steps = self.sketch.steps
+        return [right for _, right in self._factors(product) if steps[right].leaf is None and steps[right].op not in _MOVING]
+
+    def _factors(self, product: Step) -> list[tuple[int, int]]:
+        """The left and the right factor of each matmul that a product becomes."""
+        half = len(product.inputs) // 2
+        pairs = list(zip(product.inputs[:half], product.inputs[half:], strict=True))
+        if half == 1 and is_turned(self._dims[product.inputs[0]], self._dims[product.inputs[1]], product.reduced):
+            return [(right, left) for left, right in pairs]
+        return pairs
+
+    @cached_property
+    def _dims(self) -> list[Dims]:
+        """The axes of the dimensions of every step."""
+        return dims_of(self.sketch.steps)
 
     def _product_rate(self, product: Step, dtype: DType) -> float:
         """Computed factors of fp16 go in TF32, but for exponentials, which safe softmax keeps below 1, and what is chosen of

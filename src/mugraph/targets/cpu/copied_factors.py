@@ -6,12 +6,12 @@ of attention, dot products would be summed across lanes for each row; bf16 would
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
+from dataclasses import replace
 
 from mugraph.ir.dtypes import DType
 from mugraph.lower import tiles
-from mugraph.lower.tile_form import Matmul, Strips
+from mugraph.lower.tile_form import Matmul, Strips, Tile
 from mugraph.targets.cpu.matrix_tiles import SIDE, STEP, PackedTiles, panel_rows, rounded, strip_width
 from mugraph.targets.cpu.pairs import are_bf16
 from mugraph.targets.cpu.panels import COPIED_BYTES, PairPanels, Panels, VectorPanels, strips_in_panels
@@ -26,13 +26,74 @@ def strips_copied(product: Matmul, right: DType, vectors: Vectors) -> Strips | N
     """How the right factor of a product, which is of a type, is copied; None where few rows would read the copy."""
     shape, strides = product.right.shape[-2:], product.right.strides[-2:]
     small = min(shape) < vectors.lanes
-    large = math.prod(shape) * DType.FP32.bytes > _COPIED_BYTES
-    if small or large or 1 not in strides or product.target.strides[-1] != 1:
+    if small or not _fits(*shape) or 1 not in strides or product.target.strides[-1] != 1:
         return None
     strips = strips_in_panels(product, right, vectors, copied=True)
     if strips is not None and copies_to_tiles(product, right, vectors):
         return Strips(panel_rows(product), strip_width(product), pairs=True)
     return None if strips is not None and strides[-1] == 1 and not strips.pairs else strips
+
+
+def _fits(depth: int, columns: int) -> bool:
+    """Whether a right factor of this shape is small enough to be copied as a whole."""
+    return depth * columns * DType.FP32.bytes <= _COPIED_BYTES
+
+
+def in_copied_parts(product: Matmul, right: DType, target: DType, vectors: Vectors) -> tuple[Matmul, ...]:
+    """The products that one becomes, whose factors and target have these types, where its right factor is too large to be copied
+    as a whole: of parts of the columns, or of k, which add up. It alone where parts would not be copied either, or sums would be
+    rounded in between."""
+    depth, columns = product.right.shape[-2:]
+    if product.strips is not None or product.dequantized is not None or _fits(depth, columns):
+        return (product,)
+    if columns <= depth and target is not DType.FP32:
+        return (product,)
+    parts = _parts_of_columns(product) if columns > depth else _parts_of_k(product)
+    copied = all(strips_copied(part, right, vectors) is not None for part in parts)
+    return parts if parts and copied else (product,)
+
+
+def _parts_of_columns(product: Matmul) -> tuple[Matmul, ...]:
+    """A batch of products with the fewest equal parts of the columns that fit; none where there are no such parts."""
+    depth, columns = product.right.shape[-2:]
+    count = _fewest(columns, SIDE, depth)
+    if not count:
+        return ()
+    right, target = (_parts_outside(tile, -1, count) for tile in (product.right, product.target))
+    left = tiles.inserted(product.left, product.left.rank - 2, count)
+    return (replace(product, left=left, right=right, target=target),)
+
+
+def _parts_of_k(product: Matmul) -> tuple[Matmul, ...]:
+    """A product with the first of the fewest equal parts of k that fit, and a batch with the others, which adds to that."""
+    depth, columns = product.right.shape[-2:]
+    count = _fewest(depth, STEP, columns)
+    if not count:
+        return ()
+    first, others = (
+        [tiles.sliced(tile, tile.rank + dim, start, size, 1) for tile, dim in ((product.left, -1), (product.right, -2))]
+        for start, size in ((0, depth // count), (depth // count, depth - depth // count))
+    )
+    left, right = (_parts_outside(tile, dim, count - 1) for tile, dim in zip(others, (-1, -2), strict=True))
+    target = tiles.inserted(product.target, product.target.rank - 2, count - 1)
+    return (
+        replace(product, left=first[0], right=first[1]),
+        replace(product, left=left, right=right, target=target, accumulate=True),
+    )
+
+
+def _fewest(size: int, step: int, other: int) -> int:
+    """The fewest equal parts, of whole steps, of a dimension of a right factor that fit; 0 where there are none."""
+    fitting = (n for n in range(2, size // step + 1) if size % (n * step) == 0 and _fits(size // n, other))
+    return next(fitting, 0)
+
+
+def _parts_outside(tile: Tile, dim: int, count: int) -> Tile:
+    """A tile of matrices with one of their dimensions in equal parts, each a matrix of its own."""
+    cut = tiles.split(tile, tile.rank + dim, count)
+    order = [*range(cut.rank)]
+    order.insert(cut.rank - 3, order.pop(cut.rank + dim - 1))
+    return tiles.permuted(cut, order)
 
 
 def copies_to_tiles(product: Matmul, right: DType, vectors: Vectors) -> bool:

@@ -10,7 +10,14 @@ from dataclasses import replace
 
 from mugraph.lower import tiles
 from mugraph.lower.tile_form import Kernel, Matmul
-from mugraph.targets.cpu.copied_factors import CopiedPairs, CopiedTiles, CopiedVectors, copies_to_tiles, strips_copied
+from mugraph.targets.cpu.copied_factors import (
+    CopiedPairs,
+    CopiedTiles,
+    CopiedVectors,
+    copies_to_tiles,
+    in_copied_parts,
+    strips_copied,
+)
 from mugraph.targets.cpu.dequantizing import dequantizing_form
 from mugraph.targets.cpu.matrix_tiles import PackedTiles, in_blocks_of_rows, strips_for
 from mugraph.targets.cpu.pairs import InnerPairs, OuterPairs, PackedPairs, multiplies_pairs
@@ -26,13 +33,16 @@ def print_matmul(writer: Writer, statement: Matmul, bounded: int | None = None) 
     bound = None if bounded is None else bounded - statement.target.rank
     if product is not given and bound:
         bound = _TURNED.get(bound, bound)
+    parts: tuple[Matmul, ...] = (product,)
     if bound is None:
         product = _in_blocks(writer, product)
-    with writer.block():
-        writer.pointer("c", product.target, written=True)
-        writer.pointer("a", product.left)
-        writer.pointer("b", product.right)
-        _batched(writer, product, 0, bound)
+        parts = in_copied_parts(product, writer.dtype(product.right), writer.dtype(product.target), writer.vectors)
+    for part in parts:
+        with writer.block():
+            writer.pointer("c", part.target, written=True)
+            writer.pointer("a", part.left)
+            writer.pointer("b", part.right)
+            _batched(writer, part, 0, bound)
 
 
 def packed_on_tiles(writer: Writer, statement: Matmul) -> PackedTiles | None:

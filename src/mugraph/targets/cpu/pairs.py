@@ -153,8 +153,7 @@ class InnerPairs(Inner):
 
     def step(self, rows: int, columns: int, width: int | str) -> None:
         right = tiles.transposed(self.product.right)
-        for s in range(columns):
-            self.prefetch(s)
+        self.prefetch_factors(rows, columns)
         values = [self.load_pairs(self.address("b", right, f"j + {s}", "k"), width) for s in range(columns)]
         print_right_vectors(self.writer, "pairs", values, rows)
         for r in range(rows):

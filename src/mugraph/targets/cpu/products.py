@@ -73,6 +73,8 @@ _FORESEEN = 2048
 """Bytes between rows from which the hardware no longer prefetches the next row by itself."""
 _PANEL_ROWS = 16
 """Rows of a streamed panel: rows a power of two apart compete for the same few ways of the first-level cache."""
+_READ_AGAIN_BYTES = 1 << 15
+"""What a panel of rows that are no further apart may take of the first-level cache, while all rows of the left factor meet it."""
 CACHE_LINE = 64
 STRIP_WIDTHS = (1, 2, 3, 4, 6, 8)
 """Vectors that a strip of a packed factor may be wide."""
@@ -206,7 +208,16 @@ class Outer(Product):
         distance = writer.usual(right.strides[-2]) * writer.dtype(right).bytes
         self.streams = writer.is_device(right) and right.strides[-1] == 1 and distance >= _FORESEEN
         exact = writer.dtype(product.target) is DType.FP32
-        self.panel_rows = _PANEL_ROWS if self.streams and exact else self.depth
+        self.panel_rows = self.depth if not exact else _PANEL_ROWS if self.streams else self._rows_read_again()
+
+    def _rows_read_again(self) -> int:
+        """Rows of the right factor that stay in the cache until all rows of the left one have met them, in whole steps; all of a
+        right factor that the block computed, or that fits."""
+        right, step = self.product.right, 2 * _PANEL_ROWS
+        row = self.columns * self.writer.dtype(right).bytes
+        if not self.writer.is_device(right) or right.strides[-1] != 1 or row * self.depth <= _READ_AGAIN_BYTES:
+            return self.depth
+        return max(_READ_AGAIN_BYTES // row // step * step, step)
 
     def write(self) -> None:
         widths = self.streamed_widths if self.streams else self.widths
@@ -386,14 +397,25 @@ class Inner(Product):
     def step(self, rows: int, columns: int, width: int | str) -> None:
         """Multiply-adds of the `width` values of k from k on."""
         right = tiles.transposed(self.product.right)
-        for s in range(columns):
-            self.prefetch(s)
+        self.prefetch_factors(rows, columns)
         values = [self.load("b", right, f"j + {s}", "k", width) for s in range(columns)]
         print_right_vectors(self.writer, "vec", values, rows)
         for r in range(rows):
             self.writer.line(f"const vec a{r} = {self.load('a', self.product.left, f'i + {r}', 'k', width)};")
             for s in range(columns):
                 self.writer.line(f"c{r}_{s} += a{r} * b{s};")
+
+    def prefetch_factors(self, rows: int, columns: int) -> None:
+        """Ask for columns of the right factor that later tiles read, or for rows of the left one where no more columns are."""
+        left = self.product.left
+        if self.columns > columns or self.rows <= rows or not self.writer.is_device(left):
+            for s in range(columns):
+                self.prefetch(s)
+            return
+        size = max(self.writer.usual(left.strides[-2]), 1) * self.writer.dtype(left).bytes
+        for r in range(rows):
+            later = self.address("a", left, f"i + {r + -(-STREAM_AHEAD // size)}", "k")
+            self.writer.line(f"__builtin_prefetch({later});")
 
     def prefetch(self, column: int) -> None:
         """Ask for a column of the right factor that a later tile reads."""
