@@ -105,6 +105,13 @@ def test_shares_that_were_not_measured_are_of_the_same_rates_as_before() -> None
     assert merged(ROW, {}) == ROW
 
 
+def test_what_is_copied_for_any_number_of_rows_is_as_slow_for_fewer_than_were_timed() -> None:
+    batched = {"batched": {"kernels": {"fp32": {"16": 0.3, "64": 0.6}}}}
+    rate = product_rates(merged(ROW, RATES | {"products": batched})["products"])[RightFactor.BATCHED].kernels[DType.FP32]
+    assert rate == ProductRate(((16, 0.3), (64, 0.6)))
+    assert rate.reading(16) == 1.0
+
+
 def test_the_host_is_what_was_measured_until_that_is_forgotten() -> None:
     described = device_for("cpu")
     assert measured_about() is None

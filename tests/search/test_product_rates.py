@@ -41,7 +41,6 @@ CPU = replace(
     vector_flops=58e9,
     matmul_flops={DType.FP32: 117e9, DType.BF16: 235e9, DType.FP16: 117e9, DType.FP64: 58e9},
     product_efficiency=PRODUCT_EFFICIENCY,
-    computed_factor_seconds={},
     library_products={DType.FP16: ProductRate.of(0.15)},
     products={
         RightFactor.PLAIN: ProductRates(library={DType.FP16: ProductRate.of(0.15)}),
@@ -155,14 +154,13 @@ def test_such_products_take_as_long_for_each_row(rows: int) -> None:
 
 _TABLE = json.loads((resources.files("mugraph.devices") / "cpu.json").read_text(encoding="utf-8"))
 _ROW = next(row for row in _TABLE["instruction_sets"] if "amx_tile" in row["requires"])
-_RATES = product_rates(_ROW["products"])
+_RATES = product_rates(_ROW["products"], _ROW["computed_factor_seconds_of_core"])
 AMX = replace(
     CPU,
     last_level_bytes=1 << 29,
     matmul_flops={DType.parse(dtype): rate for dtype, rate in _ROW["matmul_flops_per_core"].items()},
     library_products=_RATES[RightFactor.PLAIN].library,
     products=_RATES,
-    computed_factor_seconds={DType.BF16: _ROW["computed_factor_seconds_of_core"]["bf16"]},
 )
 """One core of a machine that has one."""
 
@@ -342,6 +340,18 @@ def scaled(factor: str) -> Graph:
   }}
   return %2
 }}""")
+
+
+def test_what_blocks_compute_costs_nothing_where_it_is_no_matrix_of_a_batch() -> None:
+    """Weights of few bits are numbers in registers, as far as packed ones are."""
+    assert not AMX.computed_factor_seconds
+    assert not AMX.multiplying(RightFactor.PACKED, DType.BF16, 512).computed_factor_seconds
+    p = Program()
+    q, k = p.input("q", (4, 64, 64), DType.BF16), p.input("k", (4, 64, 512), DType.BF16)
+    scores = q @ k
+    assert with_product_rate(finished(p, scores), AMX).computed_factor_seconds
+    weight = p.input("w", (4, 512, 64), DType.BF16)
+    assert not with_product_rate(finished(p, scores @ weight).with_constants(["w"]), AMX).computed_factor_seconds
 
 
 def test_right_factors_that_blocks_compute_cost_what_turning_them_takes() -> None:

@@ -104,6 +104,9 @@ class ProductRates:
     """In generated kernels."""
     library: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
     """By a vendor's library."""
+    computed: Mapping[DType, float] = field(default_factory=dict, hash=False)
+    """Seconds that an element of the right factor takes a kernel beyond its sums where the block computes it, if all
+    multiprocessors shared it: it is fp32 then, and is turned and rounded on its way to the product."""
 
 
 NOT_MEASURED = ProductRates()
@@ -182,9 +185,7 @@ class Device:
     product_left: float = 0.0
     """Part of what an element of the right factor takes to be read that one of the left factor takes."""
     computed_factor_seconds: Mapping[DType, float] = field(default_factory=dict, hash=False)
-    """What an element of a product's right factor takes beyond its sums where the block computes it, by the type that is
-    multiplied, if all multiprocessors shared it: it is fp32 then, and is turned and rounded on its way to the product; of types
-    that are not there nothing."""
+    """`ProductRates.computed` of the factors that products multiply by; of types that are not there nothing."""
     library_products: Mapping[DType, ProductRate] = field(default_factory=dict, hash=False)
     """The rates of a library's products of elements of each dtype, where they were measured (`lower_bounds`)."""
     products: Mapping[RightFactor, ProductRates] = field(default_factory=dict, hash=False)
@@ -244,12 +245,8 @@ class Device:
             product_efficiency=efficiency,
             product_rows=rows if reading else 0,
             product_reading=reading,
-            computed_factor_seconds=self.computed_factor_seconds
-            if by is RightFactor.BATCHED
-            else {},  # else numbers may be packed
-            product_left=float(
-                reading > 0.0 and by is RightFactor.PACKED
-            ),  # which blocks copy; computed ones of a batch lie in their tiles
+            computed_factor_seconds=own.computed,
+            product_left=float(reading > 0.0 and by is RightFactor.PACKED),  # beside a batch's, computed ones lie in tiles
             library_products={**plain.library, **library.library},
         )
 

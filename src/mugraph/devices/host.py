@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -39,7 +40,8 @@ def _host_of(cores: int) -> Device:
     facts, isa = _described()
     measured = measured_rates(processor_name(_PROCESSOR), isa)
     rates = merged(isa, measured or {})
-    memory, products = facts["memory"] | rates.get("memory", {}), product_rates(rates.get("products", {}))
+    memory = facts["memory"] | rates.get("memory", {})
+    products = product_rates(rates.get("products", {}), isa.get("computed_factor_seconds_of_core", {}), cores)
     return Device(
         name=f"{platform.machine()} CPU, {cores} cores, {isa['name']}{'' if measured is None else ', measured'}",
         target="cpu",
@@ -51,9 +53,6 @@ def _host_of(cores: int) -> Device:
         cache_bandwidth=cores * memory["cache_bandwidth_per_core"],
         matmul_flops={DType.parse(dtype): cores * rate for dtype, rate in rates["matmul_flops_per_core"].items()},
         vector_flops=cores * isa["vector_flops_per_core"],
-        computed_factor_seconds={
-            DType.parse(dtype): seconds / cores for dtype, seconds in isa.get("computed_factor_seconds_of_core", {}).items()
-        },
         launch_seconds=facts["launch_seconds"],
         iteration_seconds=facts["iteration_seconds"],
         threads_per_block_max=facts["threads_per_block_max"],
@@ -94,6 +93,7 @@ def merged(isa: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any
 
     Kernels multiply one row by vectors, and read a number for each that they multiply: timed, that would be memory's rate, which
     costs know by itself. They are taken to be as fast as at elementwise operators, which would take the place of products else.
+    Right factors of a batch are copied for any number of rows, so that fewer than were timed take as long.
     """
     rates = dict(isa)
     if not measured:
@@ -108,26 +108,34 @@ def merged(isa: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any
                 for dtype, shares in described.get(who, {}).items()
             }
             | {
-                dtype: {"1": min(1.0, isa["vector_flops_per_core"] / now[dtype])} | shares if who == "kernels" else shares
+                dtype: {"1": min(1.0, isa["vector_flops_per_core"] / now[dtype])} | shares if by_memory else shares
                 for dtype, shares in own.get(who, {}).items()
             }
             for who in {**described, **own}
+            for by_memory in [who == "kernels" and kind != RightFactor.BATCHED]
         }
     return rates | {"memory": measured["memory"], "matmul_flops_per_core": now, "products": kinds}
 
 
-def product_rates(kinds: dict[str, Any]) -> dict[RightFactor, ProductRates]:
-    """The rates of products of a description: by what is multiplied by, who multiplies, the type, and rows."""
+def product_rates(
+    kinds: dict[str, Any], computed: Mapping[str, float] | None = None, cores: int = 1
+) -> dict[RightFactor, ProductRates]:
+    """The rates of products of a description: by what is multiplied by, who multiplies, the type, and rows. Of a batch's right
+    factors those that blocks compute take a core so many seconds an element."""
 
     def rate(shares: dict[str, float]) -> ProductRate:
         return ProductRate(tuple(sorted((int(rows), share) for rows, share in shares.items())))
 
-    return {
+    rates = {
         RightFactor(kind): ProductRates(
             **{who: {DType.parse(dtype): rate(shares) for dtype, shares in rates.items()} for who, rates in both.items()}
         )
         for kind, both in kinds.items()
     }
+    if computed:
+        seconds = {DType.parse(dtype): seconds / cores for dtype, seconds in computed.items()}
+        rates[RightFactor.BATCHED] = replace(rates.get(RightFactor.BATCHED, NOT_MEASURED), computed=seconds)
+    return rates
 
 
 def available_cores() -> int:

@@ -27,7 +27,9 @@ def with_product_rate(program: Graph, device: Device) -> Device:
     machines = [_multiplying(program, node, device) for node in program.nodes if is_contraction(node.op)]
     slowest = min(machines, key=lambda machine: machine.product_efficiency, default=device)
     alike = len({(machine.product_rows, machine.product_reading) for machine in machines}) <= 1
-    return slowest if alike else replace(slowest, product_rows=0, product_reading=0.0, product_left=0.0)
+    if alike:
+        return slowest
+    return replace(slowest, product_rows=0, product_reading=0.0, product_left=0.0, computed_factor_seconds={})
 
 
 def _multiplying(program: Graph, product: Node, device: Device) -> Device:
