@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mugraph.devices.device import NOT_MEASURED, Device, ProductRate, ProductRates, RightFactor
@@ -24,6 +25,7 @@ _MEMORY = Path("/proc/meminfo")
 _SCHEDULED = Path("/proc/self/schedstat")
 _RESERVE = 0.25
 """The part of the memory that is left free by what is kept only because it may be wanted again."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def host_cpu() -> Device:
@@ -123,15 +125,16 @@ def product_rates(
     """The rates of products of a description: by what is multiplied by, who multiplies, the type, and rows. Of a batch's right
     factors those that blocks compute take a core so many seconds an element."""
 
-    def rate(shares: dict[str, float]) -> ProductRate:
+    def rate(shares: Mapping[str, float]) -> ProductRate:
         return ProductRate(tuple(sorted((int(rows), share) for rows, share in shares.items())))
 
-    rates = {
-        RightFactor(kind): ProductRates(
-            **{who: {DType.parse(dtype): rate(shares) for dtype, shares in rates.items()} for who, rates in both.items()}
-        )
-        for kind, both in kinds.items()
-    }
+    def by_type(shares: Mapping[str, Mapping[str, float]]) -> dict[DType, ProductRate]:
+        return {DType.parse(dtype): rate(own) for dtype, own in shares.items()}
+
+    def of_both(kernels: Mapping[str, Any] = _NONE, library: Mapping[str, Any] = _NONE) -> ProductRates:
+        return ProductRates(by_type(kernels), by_type(library))
+
+    rates = {RightFactor(kind): of_both(**both) for kind, both in kinds.items()}
     if computed:
         seconds = {DType.parse(dtype): seconds / cores for dtype, seconds in computed.items()}
         rates[RightFactor.BATCHED] = replace(rates.get(RightFactor.BATCHED, NOT_MEASURED), computed=seconds)
