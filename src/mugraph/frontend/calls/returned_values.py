@@ -106,8 +106,8 @@ def order_in_memory(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _lying_in(tensor: torch.Tensor, order: tuple[int, ...], copied: bool) -> torch.Tensor:
-    """The tensor where its dimensions are in this order in memory, as in results of PyTorch's own calls; else, and where it is to be
-    `copied`, a copy that is so."""
+    """The tensor where its dimensions are in this order in memory, as in results of PyTorch's own calls; else, and where it is to
+    be `copied`, a copy that is so."""
     if not copied and tensor.permute(order).is_contiguous():
         return tensor
     return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
