@@ -225,6 +225,47 @@ def test_what_is_set_of_an_optimized_module_is_the_modules() -> None:
     assert optimized.settings.budget == 120.0
 
 
+class Stepping(nn.Module):
+    """Has attributes of such names as its stand-in has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self._step, self._latest, self.results = nn.Linear(32, 16), 2.0, 3.0, 4.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.linear.weight, self.linear.bias) * self._step * self._latest * self.results
+
+
+def test_private_names_of_a_module_are_its_own_and_names_of_what_stands_for_it_are_not() -> None:
+    """A private one did nothing where it was set, and others were read elsewhere than they were set."""
+    model = Stepping().eval()
+    optimized: Any = mugraph.optimize(model, budget=120.0)
+    assert model._latest == 3.0
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorch)
+        before = optimized(X)
+        optimized._step = 4.0
+        assert model._step == optimized._step == 4.0
+        close(optimized(X), 2 * before)
+    optimized._note = "kept"
+    assert not hasattr(model, "_note")
+    with pytest.raises(AttributeError):
+        optimized.results = 5.0
+    assert model.results == 4.0
+    with pytest.raises(AttributeError):
+        del optimized.nothing
+
+
+def test_methods_that_give_the_module_itself_give_what_stands_for_it() -> None:
+    """`optimize(model).eval()` was the model, which no kernels run."""
+    model = Stepping()
+    optimized: Any = mugraph.optimize(model, budget=120.0)
+    assert optimized.eval() is optimized.requires_grad_(False).to(torch.float64) is optimized
+    assert not model.training
+    assert model.linear.weight.dtype is torch.float64
+    assert optimized.get_submodule("linear") is model.linear
+
+
 def test_a_model_whose_forward_is_optimized_can_be_exported() -> None:
     layer = Layer().eval()
     with torch.no_grad():

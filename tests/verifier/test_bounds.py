@@ -22,6 +22,7 @@ from mugraph.ir.arithmetic import Array
 from mugraph.ir.float_arithmetic import FloatArithmetic
 from mugraph.ir.program import Program, ProgramTensor
 from mugraph.search import search
+from mugraph.verifier import degree_bounds
 from mugraph.verifier.bounds import Difference, Function, Terms, difference_of
 from mugraph.verifier.degree_bounds import Fraction as Bounds
 from mugraph.verifier.degree_bounds import Magnitudes
@@ -122,6 +123,18 @@ def test_of_a_long_program_no_slices_are_looked_for_to_see_that_it_has_no_bound(
 def test_what_has_a_bound_in_full_size_needs_no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mugraph.verifier.random_tests.shared_slice", _no_slices)
     assert not is_beyond_tests(program(lambda x, y: x * y + x / y, (4, 16), (4, 16)))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (40, 5)])
+def test_denominators_are_told_apart_by_both_factors(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    left, right = (rng.integers(-3, 4, shape) for _ in range(2))
+    numbers = degree_bounds._told_apart(left, right)
+    assert numbers.shape == shape
+    pairs = [*zip(left.flat, right.flat, strict=True)]
+    alike = dict(zip(pairs, numbers.flat, strict=True))
+    assert len(set(pairs)) == len({*alike.values()}) == len(alike)
+    assert [alike[pair] for pair in pairs] == [*numbers.flat]
 
 
 def test_degrees_of_simple_programs() -> None:

@@ -105,12 +105,12 @@ class Optimized(StandIn, Generic[P, R]):
     def __init__(self, fn: Callable[P, R], settings: Settings) -> None:
         self.settings = settings
         self.answers: OrderedDict[Kind, Answer] = OrderedDict()
-        self.fn = fn
         self._latest: tuple[Superoptimized, Kind, ReachedModules, Answer] | None = None
         """The result that answered last, the surroundings and modules that it was optimized with, and the answer it is of."""
         self._observed = ObservedSizes()
         self._one_at_a_time = threading.RLock()
         self._attribute = ""
+        self.fn = fn  # behind all that is its own, as a module may have attributes of the same names
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any
 
 from torch import nn
 
 from mugraph.results.data import Shared
 
+_GIVE_THE_MODULE = frozenset(
+    {
+        *("apply", "requires_grad_", "share_memory", "to_empty", "train", "eval"),
+        *("to", "type", "cpu", "cuda", "ipu", "mtia", "xpu", "bfloat16", "double", "float", "half"),
+    }
+)
+"""Methods of modules that return the module itself."""
+
 
 class StandIn(Shared):
-    """Has the attributes of `fn` beside its own. Those of a module are set and deleted in it, where its `forward` reads them."""
+    """Has the attributes of `fn` beside its own. Those of a module are set and deleted in it, where its `forward` reads them, and
+    methods of it that return the module return what stands in its place."""
 
     fn: Callable[..., Any]
 
@@ -24,9 +34,13 @@ class StandIn(Shared):
 
     def __getattr__(self, name: str) -> Any:
         """What the function, or the module, has besides: `optimized.parameters()`."""
-        if name.startswith("_") or "fn" not in self.__dict__:
+        fn = self.__dict__.get("fn")
+        if fn is None or (name.startswith("_") and not self._is_of_module(name)):
             raise AttributeError(name)
-        return getattr(self.fn, name)
+        value = getattr(fn, name)
+        if name in _GIVE_THE_MODULE and isinstance(value, MethodType) and isinstance(fn, nn.Module):
+            return functools.partial(self._in_its_place, value)
+        return value
 
     def __setattr__(self, name: str, value: object) -> None:
         if self._is_of_module(name):
@@ -41,6 +55,14 @@ class StandIn(Shared):
             super().__delattr__(name)
 
     def _is_of_module(self, name: str) -> bool:
-        """Whether an attribute is one of the module that this stands in the place of, and none of its own."""
-        own = self.__dict__
-        return not name.startswith("_") and name not in own and isinstance(own.get("fn"), nn.Module)
+        """Whether an attribute is one of the module that this stands in the place of, and none of its own: private ones are where
+        the module has such a one."""
+        module = self.__dict__.get("fn")
+        if not isinstance(module, nn.Module) or name.startswith("__") or name in self.__dict__ or hasattr(type(self), name):
+            return False
+        return not name.startswith("_") or hasattr(module, name)
+
+    def _in_its_place(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a method of the module returns, or this where that is the module."""
+        returned = method(*args, **kwargs)
+        return self if returned is self.fn else returned

@@ -186,6 +186,7 @@ def a_branch(x: torch.Tensor) -> torch.Tensor:
         (under_autocast, "autocast"),
         (a_branch, "cond"),
         (lambda x: torch.nn.functional.one_hot((x > 0).long(), 2) * x[..., None], "one_hot checks numbers"),
+        (lambda x: torch.ops.aten.one_hot((x > 0).long(), 2) * x[..., None], "one_hot checks numbers"),
     ],
 )
 def test_what_is_not_plain_is_refused_and_right_all_the_same(fn: Function, match: str) -> None:

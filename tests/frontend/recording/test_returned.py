@@ -52,3 +52,15 @@ def test_results_lie_as_those_of_the_example_however_arguments_do() -> None:
 def test_results_that_do_not_fill_their_memory_are_contiguous() -> None:
     traced = trace(lambda x: (x * 2)[..., ::2], (ROWS,))
     assert traced.call(build(traced.graph), ROWS).is_contiguous()
+
+
+def test_what_lies_in_that_order_is_not_copied_but_for_equal_results() -> None:
+    """As results of PyTorch's own calls do."""
+    results = trace(turned_twice, (ROWS,)).results
+    made = ROWS.transpose(0, 1).exp()
+    first, second = results.unflatten([made])
+    assert first is made
+    assert second is not made
+    assert second.stride() == made.stride()
+    assert second.data_ptr() != made.data_ptr()
+    assert results.unflatten([made.contiguous()])[0].stride() == made.stride()

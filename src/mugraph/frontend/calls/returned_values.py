@@ -93,7 +93,7 @@ def _made(place: Place, made: Mapping[int, Any], outputs: Sequence[Any], inputs:
     if place.view is not None and (place.base is not None or inputs):
         return place.view(source)
     if place.order is not None and isinstance(source, torch.Tensor):  # and no slot that stands for one
-        return _lying_in(source, place.order)
+        return _lying_in(source, place.order, place.copied)
     return source.clone() if place.copied else source
 
 
@@ -105,8 +105,11 @@ def order_in_memory(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return order if tensor.permute(order).is_contiguous() else None
 
 
-def _lying_in(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """A copy whose dimensions are in this order in memory."""
+def _lying_in(tensor: torch.Tensor, order: tuple[int, ...], copied: bool) -> torch.Tensor:
+    """The tensor where its dimensions are in this order in memory, as in results of PyTorch's own calls; else, and where it is to
+    be `copied`, a copy that is so."""
+    if not copied and tensor.permute(order).is_contiguous():
+        return tensor
     return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 

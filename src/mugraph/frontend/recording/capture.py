@@ -37,7 +37,7 @@ _FACTORIES: frozenset[Callable[..., Any]] = frozenset(
     getattr(torch, name + suffix) for name in ("empty", "full", "ones", "rand", "randn", "zeros") for suffix in ("", "_like")
 ) | {torch.arange, torch.eye, torch.linspace, torch.tensor}
 """Functions that take no tensor, or need none."""
-_CHECKED = frozenset[Any]({torch.nn.functional.one_hot, torch.ops.aten.one_hot.default})
+_CHECKED = frozenset[Any]({torch.nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default})
 """Functions that do not check the numbers of tensors without data. AOTAutograd records PyTorch's own decomposition, which has
 calls for that."""
 _TELEMETRY = torch._C._log_api_usage_once
