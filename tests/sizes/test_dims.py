@@ -67,7 +67,8 @@ def test_ranges_that_no_machine_has_room_for_are_refused(high: int) -> None:
 
 def test_memory_is_counted_once_for_each_dimension_of_each_argument() -> None:
     given, n = torch.randn(4, 8), Dim("n", 1, 1000)
-    for dynamic, count in (({0: {0: n}, 1: {0: n}}, 2), ({0: {0: n, -2: n}}, 1)):
+    cases: list[tuple[Any, int]] = [({0: {0: n}, 1: {0: n}}, 2), ({0: {0: n, -2: n}}, 1)]
+    for dynamic, count in cases:
         assert Declared.of(dynamic).bytes_at({"n": 1000}, (given, given), {}) == count * 1000 * 8 * 4
 
 
