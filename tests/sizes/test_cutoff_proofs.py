@@ -275,6 +275,16 @@ def test_arguments_by_name_have_their_own_sizes() -> None:
     assert mugraph.verify(left, lambda b, a: b.mean(0) @ a * 6, given, dynamic=dynamic).outcome == "different"
 
 
+def test_arguments_by_name_come_in_the_order_of_the_example() -> None:
+    def by_first(**given: Any) -> Any:
+        return given["x"].sum(0) * next(iter(given.values()))
+
+    given = {"z": 2.0, "x": X, "a": 3.0}
+    dynamic: Any = {"x": {0: N}}
+    assert mugraph.verify(by_first, lambda z, x, a: (x * z).sum(0), given, dynamic=dynamic).equivalent
+    assert mugraph.verify(by_first, lambda z, x, a: (x * a).sum(0), given, dynamic=dynamic).outcome == "different"
+
+
 def test_what_cannot_be_asked_is_an_error() -> None:
     with pytest.raises(ShapeMismatch, match="declared from 1 to 2"):
         asked(zero, zero, dim=Dim("n", 1, 2))

@@ -65,6 +65,13 @@ def test_ranges_that_no_machine_has_room_for_are_refused(high: int) -> None:
             mugraph.superoptimize(fn, (torch.randn(4, 8),), dynamic={0: {0: Dim("n", 1, high)}})
 
 
+def test_memory_is_counted_once_for_each_dimension_of_each_argument() -> None:
+    given, n = torch.randn(4, 8), Dim("n", 1, 1000)
+    cases: list[tuple[Any, int]] = [({0: {0: n}, 1: {0: n}}, 2), ({0: {0: n, -2: n}}, 1)]
+    for dynamic, count in cases:
+        assert Declared.of(dynamic).bytes_at({"n": 1000}, (given, given), {}) == count * 1000 * 8 * 4
+
+
 def test_arguments_that_are_no_tensors_are_named() -> None:
     with pytest.raises(InvalidInput, match="argument 0 has dynamic dimensions and is no tensor but a ndarray"):
         mugraph.superoptimize(scaled, (torch.randn(4, 8).numpy(),), dynamic={0: {0: Dim("n", 1, 8)}})

@@ -21,7 +21,7 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from mugraph.errors import InvalidInput, MugraphError
 from mugraph.frontend.calls.calling import arguments_of, unused_name
-from mugraph.frontend.calls.pytree import Traced
+from mugraph.frontend.calls.pytree import Traced, takes_any_names
 from mugraph.frontend.comparison import Comparison, compared
 from mugraph.frontend.recording.compiler_questions import asked_outside_torch
 from mugraph.frontend.symbolic_sizes.axes import SizeMatters
@@ -114,7 +114,8 @@ class Question:
         def decide(ours: Any, theirs: Any, examples: Any) -> Verdict:
             return verify(ours, theirs, examples, budget=deadline.remaining, **options)
 
-        return cls(decide, functions, declared.from_one(), tuple(args), dict(sorted(kwargs.items())), deadline)
+        left, right = (_in_order(fn, tuple(kwargs)) for fn in functions)
+        return cls(decide, (left, right), declared.from_one(), tuple(args), dict(sorted(kwargs.items())), deadline)
 
     @property
     def parts(self) -> list[tuple[Dim, ...]]:
@@ -336,6 +337,18 @@ class Family:
     def _with_operands(self, leaves: list[Any]) -> Any:
         count = self.results.num_leaves
         return self._result(leaves[:count]), *leaves[count:]
+
+
+def _in_order(fn: Fn, names: tuple[str, ...]) -> Fn:
+    """The function with these arguments in the order of `names`, whatever order calls have, where it could tell them apart."""
+    if [*names] == sorted(names) or not takes_any_names(fn):
+        return fn
+
+    def called(**kwargs: Any) -> Any:
+        return fn(**{name: kwargs[name] for name in names})
+
+    called.__name__ = getattr(fn, "__name__", type(fn).__name__)
+    return called
 
 
 def _parts(dims: Sequence[Dim]) -> list[tuple[Dim, ...]]:

@@ -263,10 +263,13 @@ class Declared:
 
     def bytes_at(self, sizes: Mapping[str, int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Bytes of the arguments with declared dimensions, where some of these have other `sizes`, by name."""
-        taken: dict[int, int] = {}
-        for _, tensor, position, dim in self.places(args, kwargs):
-            before, own = taken.get(id(tensor), tensor.numel() * tensor.element_size()), tensor.shape[position]
-            taken[id(tensor)] = before // max(own, 1) * sizes.get(dim.name, own)
+        taken: dict[int | str, int] = {}
+        of_dims = {
+            (argument, position % tensor.dim()): (tensor, dim) for argument, tensor, position, dim in self.places(args, kwargs)
+        }
+        for (argument, position), (tensor, dim) in of_dims.items():
+            before, own = taken.get(argument, tensor.numel() * tensor.element_size()), tensor.shape[position]
+            taken[argument] = before // max(own, 1) * sizes.get(dim.name, own)
         return sum(taken.values())
 
     def listed(self, table: Sequence[Mapping[str, int]]) -> list[Sizes]:

@@ -412,6 +412,11 @@ def _with_keywords(signature: inspect.Signature, called: Callable[..., Any]) -> 
     return signature.replace(parameters=[*parameters[:-1], *more, parameters[-1]])
 
 
+def takes_any_names(fn: Callable[..., Any]) -> bool:
+    """Whether a function takes named arguments by `**`, so that it can tell in which order they are given."""
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in _signature(fn, 0).parameters.values())
+
+
 def default_of(fn: Callable[..., Any], name: str) -> Any:
     """What a function has for an argument by default; inspect.Parameter.empty where that is nothing."""
     parameter = _signature(fn, 0).parameters.get(name)
