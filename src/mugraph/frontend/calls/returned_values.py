@@ -41,7 +41,7 @@ class Place:
     base: int | None = None
     view: View | None = None
     copied: bool = False
-    order: tuple[int, ...] | None = None
+    order: tuple[int, ...] | None = field(default=None, compare=False)  # which is another at size 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ class Results:
 
 def _selection(structure: TreeSpec, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any] | None:
     """A selection of the program's outputs, where the function returns one or a tuple of them, and no views or copies."""
-    numbers = [place.number for place in places if place.number is not None and place == Place(number=place.number)]
+    plain = [place for place in places if place == Place(number=place.number) and place.order is None]
+    numbers = [place.number for place in plain if place.number is not None]
     if len(numbers) < len(places):
         return None
     if structure.is_leaf():
