@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mugraph.devices.host import slowdown
-from mugraph.frontend.partitioning.partition import Piece
 from mugraph.support.deadline import NO_LIMIT, Deadline
+
+if TYPE_CHECKING:
+    from mugraph.frontend.partitioning.partition import Piece
 
 _WORTH_RETRYING = 1.2
 """Pieces whose time ran out are tried again with at least so many times as much."""
