@@ -217,7 +217,6 @@ def test_what_takes_seconds_is_told_before_it_begins(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "compile", compiling)
     compare(double, double, (torch.ones(2),), rounds=1, tell=moments.append)
     assert moments == [
-        "the result's calls and the function's own, also compiled by PyTorch",
         "PyTorch compiles the function: torch.compile",
         "default",
         "PyTorch compiles the function: torch.compile max-autotune",

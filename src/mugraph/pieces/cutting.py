@@ -258,6 +258,7 @@ def _beside(
         taken = (deadline.elapsed - begun) / LOOKED_AT
         if not may_begin(deadline, least_of_calls(taken) - LOOKED_AT * taken):
             return refused(late)
+        comparing("calls of the result and of the function")
         own, warm = OwnCall(again(fn), args, kwargs), taken_if_long(taken)
         showed = _Showed(own.beside(again(result), machine, deadline, compiled=settings.baselines, taken=warm, tell=comparing))
         if showed.clear and may_begin(deadline, taken):

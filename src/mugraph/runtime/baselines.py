@@ -109,7 +109,6 @@ def compare(
     def calling(function: Callable[..., Any]) -> Callable[[], Any]:
         return functools.partial(function, *args, **(kwargs or {}))
 
-    tell("the result's calls and the function's own" + (", also compiled by PyTorch" if compiled else ""))
     unavailable: dict[str, str] = {}
     first = taken
     if math.isinf(taken):

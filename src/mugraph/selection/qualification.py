@@ -375,6 +375,7 @@ class Qualifier(Stages):
         """Whole calls of a result beside those of the user's function; None where Ctrl-C ended that."""
         with self.stage("measure"):
             tell = functools.partial(self.tell, "compare")
+            tell("the result's calls and the function's own" + (", also compiled by PyTorch" if compiled else ""))
             return own.beside(result, machine_for(self.target), self.deadline, compiled=compiled, tell=tell)
         return None
 
