@@ -351,7 +351,13 @@ def test_what_blocks_compute_costs_nothing_where_it_is_no_matrix_of_a_batch() ->
     scores = q @ k
     assert with_product_rate(finished(p, scores), AMX).computed_factor_seconds
     weight = p.input("w", (4, 512, 64), DType.BF16)
-    assert not with_product_rate(finished(p, scores @ weight).with_constants(["w"]), AMX).computed_factor_seconds
+    both = finished(p, scores @ weight).with_constants(["w"])
+    assert not with_product_rate(both, AMX).computed_factor_seconds
+    rates = {
+        RightFactor.PACKED: ProductRates({DType.BF16: ProductRate.of(0.9)}),
+        RightFactor.BATCHED: ProductRates({DType.BF16: ProductRate.of(0.3)}, computed={DType.BF16: 1e-9}),
+    }
+    assert not with_product_rate(both, replace(AMX, products=rates)).computed_factor_seconds, "whose rates rows do not change"
 
 
 def test_right_factors_that_blocks_compute_cost_what_turning_them_takes() -> None:

@@ -101,6 +101,7 @@ def merged(isa: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any
     if not measured:
         return rates
     before, now = isa["matmul_flops_per_core"], isa["matmul_flops_per_core"] | measured["matmul_flops_per_core"]
+    one_row = {("kernels", kind) for kind in RightFactor if kind is not RightFactor.BATCHED}
     kinds: dict[str, Any] = {}
     for kind in {**isa.get("products", {}), **measured["products"]}:
         described, own = (source.get(kind, {}) for source in (isa.get("products", {}), measured["products"]))
@@ -110,17 +111,16 @@ def merged(isa: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any
                 for dtype, shares in described.get(who, {}).items()
             }
             | {
-                dtype: {"1": min(1.0, isa["vector_flops_per_core"] / now[dtype])} | shares if by_memory else shares
+                dtype: ({"1": min(1.0, isa["vector_flops_per_core"] / now[dtype])} if (who, kind) in one_row else {}) | shares
                 for dtype, shares in own.get(who, {}).items()
             }
             for who in {**described, **own}
-            for by_memory in [who == "kernels" and kind != RightFactor.BATCHED]
         }
     return rates | {"memory": measured["memory"], "matmul_flops_per_core": now, "products": kinds}
 
 
 def product_rates(
-    kinds: dict[str, Any], computed: Mapping[str, float] | None = None, cores: int = 1
+    kinds: dict[str, Any], computed: Mapping[str, float] = _NONE, cores: int = 1
 ) -> dict[RightFactor, ProductRates]:
     """The rates of products of a description: by what is multiplied by, who multiplies, the type, and rows. Of a batch's right
     factors those that blocks compute take a core so many seconds an element."""

@@ -26,10 +26,14 @@ def with_product_rate(program: Graph, device: Device) -> Device:
     """
     machines = [_multiplying(program, node, device) for node in program.nodes if is_contraction(node.op)]
     slowest = min(machines, key=lambda machine: machine.product_efficiency, default=device)
-    alike = len({(machine.product_rows, machine.product_reading) for machine in machines}) <= 1
-    if alike:
+    if all(_as_they_read(machine) == _as_they_read(slowest) for machine in machines):
         return slowest
     return replace(slowest, product_rows=0, product_reading=0.0, product_left=0.0, computed_factor_seconds={})
+
+
+def _as_they_read(machine: Device) -> tuple[object, ...]:
+    """What costs know of the factors of products beside their rate."""
+    return machine.product_rows, machine.product_reading, machine.product_left, machine.computed_factor_seconds
 
 
 def _multiplying(program: Graph, product: Node, device: Device) -> Device:
